@@ -9,6 +9,7 @@
 //! No error and no log line has a secret in it.
 //! Not in here: what a token allows ([`mtimer_access`]).
 
+mod certificates;
 mod expiry;
 mod files;
 mod guard;
@@ -32,11 +33,13 @@ use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use self::certificates::CERTIFICATE_FILES;
+use self::certificates::FileExpiries;
 pub(crate) use self::expiry::Expiries;
 use self::expiry::Reminder;
 use self::files::{Credential, Files, stamps};
 pub(crate) use self::guard::Guard;
-pub use self::options::{AccessOptions, PeerToken};
+pub use self::options::{AccessOptions, PeerToken, RedisCertificates};
 use self::wall_clock::now;
 use crate::counters::Counters;
 use crate::exposure::Protection;
@@ -103,6 +106,8 @@ pub(crate) struct Access {
     peer_token: RwLock<Arc<str>>,
     tls: Option<BrokerTls>,
     files: Mutex<Files>,
+    /// When what was read last of the files of certificates expires.
+    certificates: Mutex<FileExpiries>,
     asked: Notify,
 }
 
@@ -122,7 +127,8 @@ impl Access {
         let peer_token = RwLock::new(read_peer_token(&options.peer_token)?);
         let tokens = tokens.map(|tokens| Arc::new(watch::Sender::new(Arc::new(tokens))));
         let tls = options.tls.clone().map(BrokerTls::open).transpose()?;
-        Ok(Self { options, tokens, peer_token, tls, files, asked: Notify::new() })
+        let certificates = Mutex::new(certificates::read(&options, FileExpiries::default(), now()));
+        Ok(Self { options, tokens, peer_token, tls, files, certificates, asked: Notify::new() })
     }
 
     /// Lets everybody in.
@@ -134,6 +140,7 @@ impl Access {
             peer_token: RwLock::new("".into()),
             tls: None,
             files: Mutex::default(),
+            certificates: Mutex::default(),
             asked: Notify::new(),
         }
     }
@@ -223,14 +230,18 @@ impl Access {
 
     /// When what is in use expires.
     pub(crate) fn expiries(&self) -> Expiries {
-        let certificate = self.tls.as_ref().and_then(BrokerTls::expires);
-        let Some(tokens) = &self.tokens else { return Expiries { certificate, ..Expiries::default() } };
+        let certificates = *self.certificates();
+        let Some(tokens) = &self.tokens else { return Expiries { certificates, ..Expiries::default() } };
         let own = self.peer_token.read().parse::<Token>().ok();
-        Expiries { certificate, ..Expiries::of_tokens(&tokens.borrow(), own.as_ref(), now()) }
+        Expiries { certificates, ..Expiries::of_tokens(&tokens.borrow(), own.as_ref(), now()) }
     }
 
     fn files(&self) -> MutexGuard<'_, Files> {
         self.files.lock()
+    }
+
+    fn certificates(&self) -> MutexGuard<'_, FileExpiries> {
+        self.certificates.lock()
     }
 
     /// Reads everything if a file has changed or if `asked`; otherwise what could not be read the
@@ -243,6 +254,10 @@ impl Access {
             if all || self.files().has_failed(what) {
                 self.read_again(what, all);
             }
+        }
+        if all {
+            let last = *self.certificates();
+            *self.certificates() = certificates::read(&self.options, last, now());
         }
     }
 

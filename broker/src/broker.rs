@@ -30,7 +30,7 @@ use crate::inbox::Gate;
 use crate::lanes::Lanes;
 use crate::limits::Limiter;
 use crate::listener::{bind, listen};
-use crate::metrics::Source;
+use crate::metrics::{LastCount, Source};
 use crate::options::BrokerOptions;
 use crate::outbox::Outboxes;
 use crate::reports;
@@ -192,6 +192,7 @@ fn assemble(
         destinations: options.metrics_destinations,
         access: access.clone(),
         started: SystemTime::now(),
+        stored: LastCount::default(),
     };
     let http = web.addr();
     let broker =

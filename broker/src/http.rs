@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
+use hyper::header::{ACCEPT, ALLOW, AUTHORIZATION, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -32,7 +32,7 @@ use crate::counters::{Counters, ShellCounter};
 use crate::error::{BrokerError, StartError};
 use crate::handshake::token_id;
 use crate::listener::bind;
-use crate::metrics::{self, Source};
+use crate::metrics::{Format, Source};
 use crate::options::HttpListen;
 use crate::places::{Place, Places};
 use crate::tasks::Tasks;
@@ -165,7 +165,7 @@ async fn serve(listener: TcpListener, context: Context) -> Result<(), BrokerErro
         };
         match accepted {
             Ok((socket, peer)) => {
-                if let Some(place) = places.take() {
+                if let Some(place) = places.take(peer.ip()) {
                     connections.spawn(serve_one(socket, peer, context.clone(), place));
                 }
             }
@@ -276,7 +276,7 @@ async fn answer(
         ("/metrics" | "/readyz", None) => {
             text(StatusCode::SERVICE_UNAVAILABLE, "the broker is starting: it waits for its store\n")
         }
-        ("/metrics", Some(source)) => scrape(&source).await,
+        ("/metrics", Some(source)) => scrape(&source, accepted(&request)).await,
         ("/readyz", Some(source)) => readiness(&source).await,
         _ => text(StatusCode::NOT_FOUND, "there is /metrics, /healthz, /readyz\n"),
     })
@@ -318,11 +318,17 @@ async fn readiness(source: &Source) -> Response<Full<Bytes>> {
     }
 }
 
-async fn scrape(source: &Source) -> Response<Full<Bytes>> {
-    match source.scrape().await {
+/// The format that a request for metrics asks for.
+fn accepted<T>(request: &Request<T>) -> Format {
+    let value = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
+    Format::accepted(value.unwrap_or_default())
+}
+
+async fn scrape(source: &Source, format: Format) -> Response<Full<Bytes>> {
+    match source.scrape(format).await {
         Ok(body) => {
             let mut response = text(StatusCode::OK, body);
-            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(metrics::CONTENT_TYPE));
+            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
             response
         }
         Err(error) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")),

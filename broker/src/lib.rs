@@ -56,7 +56,7 @@ pub mod traces;
 mod wheel;
 mod writer;
 
-pub use access::{AccessError, AccessOptions, PeerToken};
+pub use access::{AccessError, AccessOptions, PeerToken, RedisCertificates};
 pub use broker::{Broker, start, start_unless};
 pub use clock::{HostClock, SystemClock};
 pub use error::{BrokerError, StartError};

@@ -64,7 +64,7 @@ pub(crate) async fn listen(
             Ok((socket, peer)) => {
                 failing = false;
                 context.counters.count(ShellCounter::ConnectionsAccepted);
-                let Some(place) = handshakes.take() else {
+                let Some(place) = handshakes.take(peer.ip()) else {
                     context.counters.refuse(ShellCounter::ConnectionsRefused, peer, None);
                     continue;
                 };

@@ -1,8 +1,8 @@
 //! What operators read in the log about timers: a few lines every ten seconds, and none while all
 //! is well.
 //!
-//! Purpose: a destination that nobody serves, that falls behind, or whose handlers always fail;
-//! dead letters, deliveries without an outcome in time, refused operations, limits that were
+//! Purpose: a destination that nobody serves, that falls behind, or whose handlers always fail; a
+//! store that answers slowly; dead letters, deliveries without an outcome in time, refused operations, limits that were
 //! reached, and connections and messages that were refused, summed up.
 //! Invariant: the number of lines does not depend on the number of timers, and of destinations
 //! there are [`MOST_LINES`] at most.
@@ -13,7 +13,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mtimer_core::figures::{Backlog, DEAD_REASONS, Figures, REFUSALS, RedeliveryCause, Tallies};
+use mtimer_core::figures::{
+    BUCKETS_MS, Backlog, DEAD_REASONS, Durations, Figures, REFUSALS, RedeliveryCause, Tallies,
+};
 use mtimer_store::Store;
 use mtimer_store::counters::LOG_REPLAYED_RECORDS;
 use mtimer_types::{Destination, Time};
@@ -37,6 +39,15 @@ const MOST_LINES: usize = 20;
 const BEHIND_MS: u64 = 10_000;
 /// Handlers of a destination always fail if so many attempts have failed since the last success.
 const FAILURES: u64 = 10;
+/// Calls of the store that timers and clients wait for.
+const AWAITED_CALLS: [&str; 2] = ["apply", "load"];
+/// A call is slow if it takes longer, ms: above about that, deliveries wait for claims. One of
+/// [`BUCKETS_MS`].
+const SLOW_MS: u64 = 100;
+/// The store is slow if so many calls were, and one in [`SLOW_SHARE`] of all.
+const SLOW_CALLS: u64 = 5;
+/// See [`SLOW_CALLS`].
+const SLOW_SHARE: u64 = 10;
 /// Refusals that mean that something is wrong. The others are answers: a key is taken, another
 /// broker has the partition. Limits that were reached have a line of their own.
 const WRONG: [&str; 8] = [
@@ -65,6 +76,8 @@ enum Report {
     Refused(Vec<(&'static str, u64)>),
     /// Writes that the store had lost and that were applied again.
     Replayed(u64),
+    /// So many of these calls of the store were slow.
+    SlowStore { slow: u64, calls: u64 },
     /// Ownerships of partitions that have ended unexpectedly, by reason.
     Lost(Vec<(&'static str, u64)>),
     /// What was refused because of a limit, by limit and whose it is.
@@ -96,6 +109,10 @@ struct Reporter {
     replayed: u64,
     /// Ownerships that have ended, up to the last look.
     ended: [u64; ENDS.len()],
+    /// Slow calls of the store, and all, up to the last look.
+    calls: (u64, u64),
+    /// Slow calls between the last two looks, if the store was slow.
+    slow: u64,
     /// Dead letters between the last two looks.
     died: u64,
     /// Destinations that are not served.
@@ -135,6 +152,21 @@ impl Reporter {
         replayed.into_iter().chain(lost).collect()
     }
 
+    /// Whether the store was slow since the last look. `calls`: what calls took since the start, by
+    /// kind.
+    fn store(&mut self, calls: &[(&'static str, Durations)]) -> Option<Report> {
+        let first_slow = BUCKETS_MS.partition_point(|bound| *bound <= SLOW_MS);
+        let awaited = calls.iter().filter(|(kind, _)| AWAITED_CALLS.contains(kind));
+        let (slow, all) = awaited.fold((0, 0), |(slow, all), (_, took)| {
+            (slow + took.buckets[first_slow..].iter().sum::<u64>(), all + took.count())
+        });
+        let before = std::mem::replace(&mut self.calls, (slow, all));
+        let (slow, calls) = (slow.saturating_sub(before.0), all.saturating_sub(before.1));
+        let is_slow = slow >= SLOW_CALLS && slow * SLOW_SHARE >= calls;
+        self.slow = if is_slow { slow } else { 0 };
+        is_slow.then_some(Report::SlowStore { slow, calls })
+    }
+
     /// What is wrong as of the last look, in numbers, by the names that `mtimer status` knows. 0 is
     /// well, but for the budget.
     fn troubles(&mut self, figures: &Figures, doubtful: u64) -> Vec<(&'static str, u64)> {
@@ -145,6 +177,7 @@ impl Reporter {
             ("destinations_unserved", in_state(DestinationHealth::Unserved)),
             ("destinations_failing", in_state(DestinationHealth::Failing)),
             ("dead_letters_lately", self.died),
+            ("store_slow_lately", self.slow),
             ("clock_doubtful_lately", newly_doubtful),
             ("memory_budget_bytes", figures.memory_budget),
         ]
@@ -255,6 +288,13 @@ impl Report {
             Self::Replayed(writes) => {
                 tracing::warn!(within_s, writes, "the store had lost writes; they were applied again")
             }
+            Self::SlowStore { slow, calls } => tracing::warn!(
+                within_s,
+                slow,
+                calls,
+                slower_than_ms = SLOW_MS,
+                "the store answers slowly: callbacks are late, and schedules take long"
+            ),
             Self::Lost(reasons) => tracing::warn!(
                 within_s,
                 reasons = listed(reasons),
@@ -299,6 +339,7 @@ pub(crate) async fn run(
         let replayed = store.counters().into_iter().find(|(name, _)| *name == LOG_REPLAYED_RECORDS);
         let replayed = replayed.map_or(0, |(_, records)| records);
         reporter.partitions(replayed, observed.lanes.ended).iter().for_each(Report::log);
+        reporter.store(&observed.lanes.calls).iter().for_each(Report::log);
         let doubtful = counters.read().get(ShellCounter::ClockDoubtful);
         counters.note_troubles(reporter.troubles(&observed.engine, doubtful));
         let limited = limiter.take_refused();

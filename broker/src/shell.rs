@@ -18,7 +18,7 @@ use futures_util::FutureExt;
 use mtimer_core::clock::ALARM_MS;
 use mtimer_core::{Effect, Engine, Input, SessionEvent, SessionId};
 use mtimer_protocol::{BrokerLoad, ErrorCode, QueryAnswer, ServerMessage, Status, UNASKED_PONG};
-use mtimer_store::{Acquired, Store};
+use mtimer_store::{Acquired, Census, Store};
 use mtimer_types::PartitionId;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
@@ -60,6 +60,8 @@ pub(crate) enum Control {
     Stop,
     /// Tell the state, as clients see it; counts in the store.
     Status(oneshot::Sender<Status>),
+    /// Count what the store holds.
+    Stored(oneshot::Sender<Census>),
     /// Tell the state for metrics, with the figures of so many destinations.
     Observe(usize, oneshot::Sender<Observed>),
     /// Tell why this broker is not ready; nothing if it is.
@@ -92,6 +94,8 @@ pub(crate) struct Shell {
     /// Questions of the broker itself, by number.
     questions: HashMap<u64, oneshot::Sender<Status>>,
     last_question: u64,
+    /// Who waits for what the store holds.
+    stored_for: Vec<oneshot::Sender<Census>>,
     effects: Vec<Effect>,
     phase: Phase,
     drain_timeout: Duration,
@@ -148,6 +152,7 @@ impl Shell {
             sessions: Sessions::default(),
             questions: HashMap::new(),
             last_question: 0,
+            stored_for: Vec::new(),
             effects: Vec::new(),
             phase: Phase::Serving,
             drain_timeout,
@@ -301,6 +306,10 @@ impl Shell {
         match control {
             Control::Stop => self.begin_stop(),
             Control::Status(to) => self.ask_for_status(to),
+            Control::Stored(to) => {
+                self.stored_for.push(to);
+                self.handle(Input::CountStored);
+            }
             // The asker may have gone.
             Control::Observe(top, to) => _ = to.send(self.observe(top)),
             Control::Unready(to) => _ = to.send(self.unready()),
@@ -403,6 +412,8 @@ impl Shell {
                 }
             }
             Effect::Died(died) => self.deaths.log(&died),
+            // The askers may have gone.
+            Effect::Stored(census) => self.stored_for.drain(..).for_each(|to| _ = to.send(census)),
             Effect::Call(partition, call) => self.lanes.call(partition, call),
             Effect::Alarm(time) => self.wheel.arm(time),
             Effect::LaneEnded(partition, error) => {

@@ -10,9 +10,7 @@ use mtimer_tls::{
     ClientTls, ClientTlsOptions, Identity, Pem, PrivateFileError, ServerFiles, ServerTls, TlsError,
     check_private,
 };
-use mtimer_types::Time;
 use parking_lot::RwLock;
-use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// Files for TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,11 +86,6 @@ impl BrokerTls {
         Ok(())
     }
 
-    /// When the broker's certificate expires, or one of its chain if that is earlier.
-    pub(crate) fn expires(&self) -> Option<Time> {
-        self.server.chain().iter().filter_map(|der| expiry(der)).min()
-    }
-
     /// For the ports.
     pub(crate) fn server(&self) -> &ServerTls {
         &self.server
@@ -101,45 +94,5 @@ impl BrokerTls {
     /// For connections to other brokers.
     pub(crate) fn peers(&self) -> Option<ClientTls> {
         self.peers.read().clone()
-    }
-}
-
-/// When a certificate in DER expires; `None`: it cannot be read, or never did so since 1970.
-fn expiry(der: &[u8]) -> Option<Time> {
-    let (_, certificate) = X509Certificate::from_der(der).ok()?;
-    let seconds = u64::try_from(certificate.validity().not_after.timestamp()).ok()?;
-    Some(Time::from_ms(seconds.saturating_mul(1_000)))
-}
-
-#[cfg(test)]
-mod tests {
-    use mtimer_tls::test_support::Authority;
-
-    use super::*;
-
-    #[test]
-    fn the_first_of_a_chain_to_expire_counts() {
-        let authority = Authority::new();
-        let open = |issued: mtimer_tls::test_support::Issued| {
-            let (client_ca, ca) = (None, None);
-            let Ok(tls) = BrokerTls::open(TlsOptions {
-                certificate: issued.certificate,
-                key: issued.key,
-                client_ca,
-                ca,
-            }) else {
-                panic!("the certificate is not taken")
-            };
-            tls.expires().map(Time::as_ms)
-        };
-        // 2002-01-01.
-        assert_eq!(open(authority.issue_expired("old")), Some(1_009_843_200_000));
-        // 4096-01-01: what rcgen has when nothing is said.
-        let issued = authority.issue("new");
-        assert_eq!(open(issued.clone()), Some(67_090_118_400_000));
-        let old = std::fs::read(authority.dir().join("old.pem")).unwrap();
-        let both = [std::fs::read(&issued.certificate).unwrap(), old].concat();
-        std::fs::write(&issued.certificate, both).unwrap();
-        assert_eq!(open(issued), Some(1_009_843_200_000));
     }
 }

@@ -8,9 +8,9 @@ mod support;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use mtimer_access::Entry;
-use mtimer_broker::{AccessOptions, BrokerOptions, PeerToken, TlsOptions};
+use mtimer_broker::{AccessOptions, BrokerOptions, PeerToken, RedisCertificates, TlsOptions};
 use mtimer_tls::test_support::Authority;
-use support::http::{address, get_with, on_loopback};
+use support::http::{address, get_with, on_loopback, scrape};
 use support::tokens::{entry, token, tokens_of, write_tokens};
 use support::{broker, count, options, until_async};
 
@@ -45,6 +45,30 @@ async fn tokens_that_expire_are_in_the_metrics_and_the_brokers_own_in_the_status
     assert_eq!(expiry("peer_token").await, Some((now + DAY * 13).as_secs()));
     assert_eq!(expiry("tokens").await, None, "no other token expires");
     assert_eq!(count(&broker, "credentials_stale").await, 0);
+}
+
+#[tokio::test]
+async fn certificates_of_authorities_and_for_redis_are_in_the_metrics_by_setting() {
+    let authority = Authority::new();
+    let old = authority.issue_expired("old").certificate;
+    let ca = authority.certificate();
+    let redis = RedisCertificates { certificate: Some(old.clone()), ca: Some(ca.clone()) };
+    let access = AccessOptions { redis, ..AccessOptions::default() };
+    let broker = broker(BrokerOptions { access, http: on_loopback(), ..options() }).await;
+    let shown = async || {
+        let text = scrape(&broker).await;
+        let name = "mtimer_certificate_expires_timestamp_seconds{file=";
+        let samples = text.lines().filter_map(|line| Some(line.strip_prefix(name)?.to_owned()));
+        samples.collect::<Vec<_>>()
+    };
+    // 2002-01-01, and 4096-01-01.
+    let new = "\"redis-tls-ca\"} 67090118400";
+    assert_eq!(shown().await, ["\"redis-tls-cert\"} 1009843200", new]);
+    until_async("it is counted", async || count(&broker, "credentials_expiring").await == 1).await;
+    // It is replaced: read again without being asked to.
+    std::fs::copy(ca, &old).unwrap();
+    until_async("it is read again", async || shown().await == ["\"redis-tls-cert\"} 67090118400", new]).await;
+    until_async("it is not counted", async || count(&broker, "credentials_expiring").await == 0).await;
 }
 
 #[tokio::test]

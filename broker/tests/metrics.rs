@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mtimer_broker::{
     AccessOptions, Broker, BrokerOptions, DEFAULT_HTTP, HttpListen, StartError, TlsOptions, start,
@@ -20,8 +20,8 @@ use mtimer_store::{
 };
 use mtimer_tls::test_support::{Authority, Issued};
 use mtimer_tls::{ClientTls, ClientTlsOptions, Pem};
-use mtimer_types::{Destination, HandlerOutcome, PartitionId, Term, Time, TimerId};
-use support::http::{address, exchange, get, on_loopback, scrape};
+use mtimer_types::{Destination, HandlerOutcome, Headers, PartitionId, Term, Time, Timer, TimerId};
+use support::http::{address, exchange, get, get_with, on_loopback, scrape};
 use support::{Client, TIMEOUT, broker_on, options, schedule, timer, until_async, wait_count, works};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -233,6 +233,82 @@ async fn metrics_follow_what_is_provoked() {
     assert!(value(&text, "mtimer_memory_bytes{for=\"timers\"}") > 0.0, "{text}");
     drop(client);
     wait_value(&broker, "mtimer_redeliveries_total{cause=\"connection_lost\"}", 1.0).await;
+}
+
+/// The samples of a page, without values and exemplars.
+fn samples(page: &str) -> Vec<&str> {
+    let lines = page.lines().filter(|line| !line.starts_with('#'));
+    lines.map(|line| line.split(" # ").next().unwrap().rsplit_once(' ').unwrap().0).collect()
+}
+
+#[tokio::test]
+async fn a_scraper_that_asks_for_open_metrics_gets_the_same_samples_and_the_traces_of_late_timers() {
+    let broker = broker_on(&MemoryStore::new(2), with_http()).await;
+    let mut client = Client::welcomed(&broker).await;
+    client.register(1, "a", 10).await;
+    let trace = "0af7651916cd43dd8448eb211c80319c";
+    let traceparent = format!("00-{trace}-b7ad6b7169203331-01");
+    let headers = Headers::new([("traceparent", &*traceparent)]).unwrap();
+    client.schedule(&Timer { headers, ..timer("a", 1, b"") }).await;
+    client.deliveries(1).await;
+    let (plain, asked) = (scrape(&broker).await, "Accept: application/openmetrics-text;version=1.0.0\r\n");
+    let (status, head, open) = get_with(address(&broker), "/metrics", asked).await;
+    assert!(status == 200 && head.contains("application/openmetrics-text; version=1.0.0"), "{head}");
+    assert!(open.ends_with("\n# EOF\n") && !plain.contains("# EOF"), "{open}");
+    assert_eq!(samples(&open), samples(&plain));
+    let types = |page: &str| -> Vec<String> {
+        page.lines().filter_map(|line| line.strip_prefix("# TYPE ").map(str::to_owned)).collect()
+    };
+    let families: Vec<String> =
+        types(&plain).iter().map(|line| line.replace("_total counter", " counter")).collect();
+    assert_eq!(types(&open), families, "a counter's family is its name without the suffix");
+    let exemplars: Vec<&str> = open.lines().filter(|line| line.contains(" # {")).collect();
+    let [line] = exemplars[..] else { panic!("{exemplars:?}") };
+    assert!(line.starts_with("mtimer_fire_lateness_seconds_bucket{le=\""), "{line}");
+    assert!(line.contains(&format!(" # {{trace_id=\"{trace}\"}} 0")), "{line}");
+    assert!(!plain.contains(trace), "the text format has none");
+}
+
+#[tokio::test]
+async fn readings_do_not_count_the_store_anew_each_time() {
+    let broker = broker_on(&MemoryStore::new(2), with_http()).await;
+    let began = Instant::now();
+    for _ in 0..20 {
+        scrape(&broker).await;
+    }
+    let text = scrape(&broker).await;
+    // One count of both partitions, and another for every ten seconds that this took.
+    let counts = value(&text, "mtimer_store_call_seconds_count{operation=\"census\"}");
+    let most = 2 * (1 + began.elapsed().as_secs() / 10);
+    assert!(counts > 0.0 && counts <= most as f64, "{counts} counts");
+}
+
+#[tokio::test]
+async fn dead_letters_that_cancels_make_are_counted_by_their_reason() {
+    let broker = broker_on(&MemoryStore::new(2), with_http()).await;
+    let mut client = Client::welcomed(&broker).await;
+    client.register(1, "a", 10).await;
+    let waiting = HandlerOutcome::Retry { after_ms: Some(60_000), error: "no".into() };
+    for request in [1, 2] {
+        let one = timer("a", 1, b"");
+        client.schedule(&one).await;
+        let (d, _) = client.deliveries(1).await.remove(0);
+        let cancel = RequestOp::Cancel { target: one.id.into(), request };
+        // Before its retry is asked for, and while it waits for one.
+        if request == 1 {
+            assert_eq!(client.request(vec![cancel]).await, [OpReply::TooLate(one.id)]);
+            client.settle(&d, waiting.clone()).await;
+            client.settled().await;
+        } else {
+            client.settle(&d, waiting.clone()).await;
+            client.settled().await;
+            assert_eq!(client.request(vec![cancel]).await, [OpReply::TooLate(one.id)]);
+        }
+        let text = scrape(&broker).await;
+        let counted = value(&text, "mtimer_dead_letters_total{reason=\"stopped\"}");
+        assert_eq!(counted, request as f64, "{text}");
+        assert_eq!(value(&text, "mtimer_settlements_total{outcome=\"dead\"}"), counted);
+    }
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use mtimer_client::{Destination, Outcome, Schedule};
 use mtimer_tests::scrape::{get, http, sample, scrape};
-use mtimer_tests::{Broker, Launch, Server, mtimer, wait_for};
+use mtimer_tests::{Broker, Launch, Server, mtimer, skip, wait_for};
 
 /// How long things may take that have no bound in the contract: a loaded machine is slow.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -50,13 +50,12 @@ fn documented() -> BTreeSet<String> {
     names
 }
 
-/// `promtool check metrics`, if it is installed.
+/// `promtool check metrics`; skipped if it is not installed.
 fn promtool_accepts(scrape: &str) {
     let mut command = Command::new("promtool");
     command.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let Ok(mut child) = command.spawn() else {
-        println!("skipped: promtool is not installed (Debian: prometheus), the format was not checked");
-        return;
+        return skip("the check of the format", "promtool is not installed (Debian: prometheus)");
     };
     child.stdin.take().unwrap().write_all(scrape.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();

@@ -3,6 +3,8 @@
 use mtimer_access::{Token, Tokens};
 use mtimer_types::Time;
 
+use super::certificates::{CERTIFICATE_FILES, FileExpiries};
+
 const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
 /// So long before an expiry it is worth a warning: time for a person to act.
 pub(super) const SOON_MS: u64 = 14 * DAY_MS;
@@ -12,8 +14,8 @@ const REPEAT_MS: u64 = DAY_MS;
 /// When what is in use expires; `None`: never, or there is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Expiries {
-    /// This broker's certificate, or one of its chain if that is earlier.
-    pub(crate) certificate: Option<Time>,
+    /// What is in the files of [`CERTIFICATE_FILES`].
+    pub(crate) certificates: FileExpiries,
     /// This broker's own token.
     pub(crate) peer_token: Option<Time>,
     /// The first of all other tokens that are still valid.
@@ -28,24 +30,32 @@ impl Expiries {
             let entries = tokens.entries().iter().filter(move |entry| is_own(&entry.id) == own);
             entries.filter_map(|entry| entry.expires())
         };
-        Self { certificate: None, peer_token: of(true).min(), tokens: of(false).filter(|at| *at > now).min() }
-    }
-
-    fn all(self) -> [Option<Time>; 3] {
-        [self.certificate, self.peer_token, self.tokens]
+        let (peer_token, tokens) = (of(true).min(), of(false).filter(|at| *at > now).min());
+        Self { peer_token, tokens, ..Self::default() }
     }
 
     /// Counts what this broker cannot do without and that expires soon, or has expired.
     pub(super) fn own_soon(self, now: Time) -> usize {
-        [self.certificate, self.peer_token].into_iter().flatten().filter(|at| is_soon(*at, now)).count()
+        let own = self.certificates.into_iter().chain([self.peer_token]).flatten();
+        own.filter(|at| is_soon(*at, now)).count()
     }
 
     /// Logs what the reminder says is due.
     pub(super) fn say(self, reminder: &mut Reminder, now: Time) {
-        let [certificate, peer_token, tokens] = reminder.due(self, now);
+        let Self { certificates, peer_token, tokens } = reminder.due(self, now);
         let days = |at: Time| at.ms_since(now) / DAY_MS;
-        if let Some(at) = certificate {
+        let [own, others @ ..] = certificates;
+        if let Some(at) = own {
             tracing::warn!(days_left = days(at), "this broker's certificate expires soon, or has: renew it");
+        }
+        for (file, at) in CERTIFICATE_FILES.into_iter().skip(1).zip(others) {
+            if let Some(at) = at {
+                tracing::warn!(
+                    file,
+                    days_left = days(at),
+                    "a certificate in a file of this broker expires soon, or has: replace it"
+                );
+            }
         }
         if let Some(at) = peer_token {
             tracing::warn!(days_left = days(at), "this broker's own token expires soon, or has: replace it");
@@ -62,15 +72,28 @@ impl Expiries {
 /// Remembers what was logged.
 #[derive(Debug, Default)]
 pub(super) struct Reminder {
-    /// In the order of [`Expiries::all`]: which expiry, and when it was logged.
-    said: [Option<(Time, Time)>; 3],
+    said: Said<CERTIFICATES>,
+    said_of_tokens: Said<2>,
 }
+
+const CERTIFICATES: usize = CERTIFICATE_FILES.len();
+
+/// Which expiry of each was logged, and when.
+#[derive(Debug)]
+struct Said<const N: usize>([Option<(Time, Time)>; N]);
 
 impl Reminder {
     /// Returns what is to be logged now: each expiry once when it is soon, and once a day.
-    fn due(&mut self, expiries: Expiries, now: Time) -> [Option<Time>; 3] {
-        let mut due = expiries.all();
-        for (expiry, said) in due.iter_mut().zip(&mut self.said) {
+    fn due(&mut self, expiries: Expiries, now: Time) -> Expiries {
+        let Expiries { certificates, peer_token, tokens } = expiries;
+        let [peer_token, tokens] = self.said_of_tokens.due([peer_token, tokens], now);
+        Expiries { certificates: self.said.due(certificates, now), peer_token, tokens }
+    }
+}
+
+impl<const N: usize> Said<N> {
+    fn due(&mut self, mut expiries: [Option<Time>; N], now: Time) -> [Option<Time>; N] {
+        for (expiry, said) in expiries.iter_mut().zip(&mut self.0) {
             let was_said =
                 |at: Time| said.is_some_and(|(of, when)| of == at && now.ms_since(when) < REPEAT_MS);
             *expiry = expiry.filter(|at| is_soon(*at, now) && !was_said(*at));
@@ -78,7 +101,13 @@ impl Reminder {
                 *said = Some((at, now));
             }
         }
-        due
+        expiries
+    }
+}
+
+impl<const N: usize> Default for Said<N> {
+    fn default() -> Self {
+        Self([None; N])
     }
 }
 
@@ -96,28 +125,33 @@ mod tests {
         Time::from_ms(NOW.as_ms() + ms)
     }
 
+    /// With these in the first and in the fourth file.
+    fn certificates(own: Option<Time>, redis: Option<Time>) -> Expiries {
+        Expiries { certificates: [own, None, None, redis, None], ..Expiries::default() }
+    }
+
     #[test]
     fn an_expiry_is_logged_when_it_is_soon_and_then_once_a_day() {
         let mut reminder = Reminder::default();
-        let certificate = Some(later(SOON_MS + DAY_MS));
-        let expiries = Expiries { certificate, ..Expiries::default() };
-        let mut due_after = |ms: u64| reminder.due(expiries, later(ms))[0].is_some();
+        let expiries = certificates(None, Some(later(SOON_MS + DAY_MS)));
+        let mut due_after = |ms: u64| reminder.due(expiries, later(ms)).certificates[3].is_some();
         assert!(!due_after(0) && !due_after(DAY_MS - 1));
         assert!(due_after(DAY_MS) && !due_after(DAY_MS) && !due_after(2 * DAY_MS - 1));
         assert!(due_after(2 * DAY_MS) && !due_after(2 * DAY_MS + 1));
         // It goes on once it has expired.
         assert!(due_after(SOON_MS + 2 * DAY_MS));
         // Another one is another thing.
-        let expiries = Expiries { certificate: Some(later(3)), tokens: Some(later(9)), ..expiries };
-        assert_eq!(reminder.due(expiries, later(1)), [Some(later(3)), None, Some(later(9))]);
-        assert_eq!(reminder.due(expiries, later(2)), [None; 3]);
+        let more = Expiries { tokens: Some(later(9)), ..certificates(Some(later(4)), Some(later(3))) };
+        assert_eq!(reminder.due(more, later(1)), more);
+        assert_eq!(reminder.due(more, later(2)), Expiries::default());
     }
 
     #[test]
     fn what_the_broker_needs_itself_is_counted() {
-        let of = |certificate, peer_token, tokens| Expiries { certificate, peer_token, tokens };
-        assert_eq!(of(None, None, Some(later(1))).own_soon(NOW), 0);
-        assert_eq!(of(Some(later(SOON_MS + 1)), Some(later(SOON_MS)), None).own_soon(NOW), 1);
-        assert_eq!(of(Some(Time::from_ms(1)), Some(NOW), None).own_soon(NOW), 2);
+        let tokens = |peer_token, tokens| Expiries { peer_token, tokens, ..Expiries::default() };
+        assert_eq!(tokens(None, Some(later(1))).own_soon(NOW), 0);
+        assert_eq!(tokens(Some(later(SOON_MS)), None).own_soon(NOW), 1);
+        assert_eq!(certificates(Some(later(SOON_MS + 1)), Some(NOW)).own_soon(NOW), 1);
+        assert_eq!(certificates(Some(Time::from_ms(1)), Some(NOW)).own_soon(NOW), 2);
     }
 }

@@ -82,7 +82,8 @@ pub(super) fn stamps(options: &AccessOptions) -> Vec<Option<Stamp>> {
         PeerToken::None | PeerToken::Value(_) => None,
     };
     let tls = options.tls.iter().flat_map(TlsOptions::files);
-    options.tokens.iter().chain(peer).chain(tls).map(|path| stamp(path)).collect()
+    let redis = [&options.redis.certificate, &options.redis.ca].into_iter().flatten();
+    options.tokens.iter().chain(peer).chain(tls).chain(redis).map(|path| stamp(path)).collect()
 }
 
 fn stamp(path: &Path) -> Option<Stamp> {

@@ -15,9 +15,20 @@ pub struct AccessOptions {
     pub peer_token: PeerToken,
     /// Files for TLS; without them nothing is encrypted.
     pub tls: Option<TlsOptions>,
+    /// Certificates for Redis, to warn before they expire.
+    pub redis: RedisCertificates,
     /// Whether to listen beyond this machine without TLS, or without tokens and clients'
     /// certificates.
     pub insecure: bool,
+}
+
+/// Certificates of Redis's side: only looked at here.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RedisCertificates {
+    /// What this broker shows to Redis.
+    pub certificate: Option<PathBuf>,
+    /// The authorities that sign the certificates of Redis.
+    pub ca: Option<PathBuf>,
 }
 
 impl AccessOptions {

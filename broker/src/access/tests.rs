@@ -109,7 +109,7 @@ fn the_brokers_own_token_and_the_first_of_the_others_have_expiries() {
     let peer_token = PeerToken::Value(token(1).reveal());
     let expiries = file.access(peer_token).expiries();
     let at = |ms| Some(Time::from_ms(ms));
-    assert_eq!(expiries, Expiries { certificate: None, peer_token: at(own), tokens: at(first) });
+    assert_eq!(expiries, Expiries { peer_token: at(own), tokens: at(first), ..Expiries::default() });
     let expiries = file.access(PeerToken::None).expiries();
     assert_eq!((expiries.peer_token, expiries.tokens), (None, at(first)));
 }

@@ -15,7 +15,7 @@ use mtimer_types::{Destination, RetryTiers, limits};
 use super::error::ConfigError;
 use super::list::{GroupLimitConfig, PEER_TOKEN, PartialConfig};
 use super::units::{Durability, List, LogFormat, Size, Span};
-use crate::access::{AccessOptions, PeerToken};
+use crate::access::{AccessOptions, PeerToken, RedisCertificates};
 use crate::limits::EVERY_GROUP;
 use crate::options::{BrokerOptions, ClusterOptions, HttpListen};
 use crate::tls::TlsOptions;
@@ -199,7 +199,9 @@ impl PartialConfig {
             return Err(ConfigError::Setting { setting: "tokens", message });
         }
         let insecure = self.insecure.unwrap_or_default();
-        Ok(AccessOptions { tokens: self.tokens.clone(), peer_token, tls: self.tls()?, insecure })
+        let redis =
+            RedisCertificates { certificate: self.redis_tls_cert.clone(), ca: self.redis_tls_ca.clone() };
+        Ok(AccessOptions { tokens: self.tokens.clone(), peer_token, tls: self.tls()?, redis, insecure })
     }
 
     fn tls(&self) -> Result<Option<TlsOptions>, ConfigError> {

@@ -4,8 +4,7 @@ use std::fmt;
 
 use mtimer_core::Counter;
 use mtimer_core::figures::{Backlog, DEAD_REASONS, REFUSALS, RedeliveryCause};
-use mtimer_protocol::Status;
-use mtimer_store::counters;
+use mtimer_store::{Census, counters};
 use mtimer_types::Time;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -13,7 +12,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use super::names as m;
 use super::process::Process;
 use super::write::Writer;
-use crate::access::Expiries;
+use crate::access::{CERTIFICATE_FILES, Expiries};
 use crate::counters::{ShellCounter as C, ShellFigures};
 use crate::lanes::ENDS;
 use crate::observed::Observed;
@@ -27,7 +26,7 @@ const OTHER: (&str, &str) = ("other", "");
 pub(super) struct Scrape {
     pub(super) observed: Observed,
     /// What the store holds; `None`: it was not counted in time.
-    pub(super) status: Option<Status>,
+    pub(super) stored: Option<Census>,
     pub(super) shell: ShellFigures,
     pub(super) store: Vec<(&'static str, u64)>,
     pub(super) inbox: (u64, u64),
@@ -115,7 +114,7 @@ impl Scrape {
 
     /// What was counted in the store; nothing if it was not.
     fn stored(&self, out: &mut Writer<'_>) -> fmt::Result {
-        let Some(s) = &self.status else { return Ok(()) };
+        let Some(s) = &self.stored else { return Ok(()) };
         let states = [
             ("pending", s.pending),
             ("retrying", s.retrying),
@@ -259,12 +258,12 @@ impl Scrape {
 
     /// What does not expire has no sample.
     fn expiries(&self, out: &mut Writer<'_>) -> fmt::Result {
-        let Expiries { certificate, peer_token, tokens } = self.expiries;
-        let seconds = |at: Time| at.as_ms() / 1_000;
-        out.maybe(&m::CERTIFICATE_EXPIRES, certificate.map(seconds))?;
-        let by = [("peer_token", peer_token), ("tokens", tokens)];
-        let known = by.into_iter().filter_map(|(what, at)| Some((what, seconds(at?))));
-        out.by(&m::TOKEN_EXPIRES, "what", known)
+        let Expiries { certificates, peer_token, tokens } = self.expiries;
+        let seconds = |(name, at): (&'static str, Option<Time>)| Some((name, at?.as_ms() / 1_000));
+        let files = CERTIFICATE_FILES.into_iter().zip(certificates).filter_map(seconds);
+        out.by(&m::CERTIFICATE_EXPIRES, "file", files)?;
+        let tokens = [("peer_token", peer_token), ("tokens", tokens)];
+        out.by(&m::TOKEN_EXPIRES, "what", tokens.into_iter().filter_map(seconds))
     }
 
     /// What the system does not tell is left out.

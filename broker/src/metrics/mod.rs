@@ -1,30 +1,34 @@
-//! What a broker shows of itself: metrics in the text format of Prometheus, and whether it is
-//! ready.
+//! What a broker shows of itself: metrics in the text format of Prometheus or as OpenMetrics, and
+//! whether it is ready.
 //!
 //! Purpose: one scrape reads the counters where they are kept, asks the engine's task for an
-//! [`Observed`](crate::observed::Observed) and the store for what it holds, and writes all of it as
-//! metrics of one registry.
+//! [`Observed`](crate::observed::Observed), has what the store holds counted if the last count is
+//! too old ([`stored`]), and writes all of it as metrics of one registry.
 //! Invariant: nothing is counted for metrics that takes a lock or memory for each timer; labels
 //! come from fixed lists, but for the names of destinations, whose number is a setting.
 //! Not in here: HTTP.
 
 mod collect;
 mod names;
+mod open_metrics;
 mod process;
+mod stored;
 mod write;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use mtimer_protocol::Status;
-use mtimer_store::Store;
+use mtimer_store::{Census, Store};
 use prometheus_client::encoding::text::encode_registry;
 use prometheus_client::registry::Registry;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use self::collect::Scrape;
+pub(crate) use self::open_metrics::Format;
+use self::open_metrics::open_metrics;
+pub(crate) use self::stored::LastCount;
 use crate::access::Access;
 use crate::counters::Counters;
 use crate::frames::ReceiveBudget;
@@ -32,12 +36,8 @@ use crate::inbox::Gate;
 use crate::outbox::Outboxes;
 use crate::shell::Control;
 
-/// The content type of what [`Source::scrape`] gives.
-pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// How long the engine's task may take to answer: it looks at what waits every few milliseconds.
 const ENGINE_WITHIN: Duration = Duration::from_secs(2);
-/// How long the store may take to be counted. What takes longer is left out of the scrape.
-const COUNT_WITHIN: Duration = Duration::from_secs(2);
 
 /// What a scrape and a probe are answered from.
 pub(crate) struct Source {
@@ -51,6 +51,7 @@ pub(crate) struct Source {
     pub(crate) destinations: usize,
     pub(crate) access: Arc<Access>,
     pub(crate) started: SystemTime,
+    pub(crate) stored: LastCount,
 }
 
 /// Why there is no answer.
@@ -74,13 +75,15 @@ impl Source {
     }
 
     /// Reads everything and writes it as metrics.
-    pub(crate) async fn scrape(&self) -> Result<String, SourceError> {
+    pub(crate) async fn scrape(&self, format: Format) -> Result<String, SourceError> {
         let top = self.destinations;
-        let (observed, status) =
-            tokio::join!(self.ask(|to| Control::Observe(top, to)), timeout(COUNT_WITHIN, self.status()));
+        let stored = self.stored.get(|| self.count());
+        let (observed, stored) = tokio::join!(self.ask(|to| Control::Observe(top, to)), stored);
+        let observed = observed?;
+        let late = observed.engine.tallies.sent_after_of;
         let scrape = Scrape {
-            observed: observed?,
-            status: status.ok().flatten(),
+            observed,
+            stored,
             shell: self.counters.read(),
             store: self.store.counters(),
             inbox: self.gate.used(),
@@ -94,7 +97,10 @@ impl Source {
         registry.register_collector(Box::new(scrape));
         let mut text = String::new();
         encode_registry(&mut text, &registry)?;
-        Ok(text)
+        match format {
+            Format::Text => Ok(text),
+            Format::OpenMetrics => Ok(open_metrics(&text, &late)?),
+        }
     }
 
     /// Completes when the engine's task has ended.
@@ -102,10 +108,10 @@ impl Source {
         self.control.closed().await;
     }
 
-    async fn status(&self) -> Option<Status> {
-        let (to, status) = oneshot::channel();
-        self.control.send(Control::Status(to)).await.ok()?;
-        status.await.ok()
+    async fn count(&self) -> Option<Census> {
+        let (to, stored) = oneshot::channel();
+        self.control.send(Control::Stored(to)).await.ok()?;
+        stored.await.ok()
     }
 
     async fn ask<T>(&self, question: impl FnOnce(oneshot::Sender<T>) -> Control) -> Result<T, SourceError> {

@@ -87,7 +87,7 @@ metrics! {
     Counter SESSIONS_CLOSED = "mtimer_sessions_closed_total", "Sessions that the broker closed, by reason";
     Counter ACCESS_DENIED = "mtimer_access_denied_total", "Messages and scrapes that a token does not allow";
     Gauge CREDENTIALS_STALE = "mtimer_credentials_stale", "1 if a file, as it is now, could not be read and what was read before is in use, else 0";
-    Gauge CERTIFICATE_EXPIRES = "mtimer_certificate_expires_timestamp_seconds", "When this broker's certificate expires, seconds since 1970";
+    Gauge CERTIFICATE_EXPIRES = "mtimer_certificate_expires_timestamp_seconds", "When the first certificate in a file of this broker expires, seconds since 1970, by the setting that names the file";
     Gauge TOKEN_EXPIRES = "mtimer_token_expires_timestamp_seconds", "When the first token expires, seconds since 1970, by whose: peer_token, tokens";
     Counter LIMIT_REFUSALS = "mtimer_limit_refusals_total", "Schedules and connections refused because a limit of a token or a group was reached, by reason";
     Counter CLOCK_EVENTS = "mtimer_clock_events_total", "Trouble with the cluster clock, by event: step, outlier, missed_reading, doubtful";

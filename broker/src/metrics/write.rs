@@ -29,16 +29,6 @@ impl Writer<'_> {
         self.begin(metric)?.encode_gauge(&value)
     }
 
-    /// A metric without labels, and without a sample if there is no value.
-    pub(super) fn maybe<V: EncodeGaugeValue>(
-        &mut self,
-        metric: &'static Metric,
-        value: Option<V>,
-    ) -> fmt::Result {
-        let mut family = self.begin(metric)?;
-        value.map_or(Ok(()), |value| family.encode_gauge(&value))
-    }
-
     /// A metric with one label.
     pub(super) fn by<'b, V: EncodeGaugeValue>(
         &mut self,

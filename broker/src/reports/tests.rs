@@ -133,8 +133,35 @@ fn what_is_wrong_is_told_in_numbers_until_it_is_well_again() {
     let top = vec![(dest(1), parked(0, 1)), (dest(2), parked(0, 1)), (dest(3), parked(1, 60_000))];
     let failing = Backlog { failures: 10, ..parked(1, 1) };
     let top = [top, vec![(dest(4), failing)]].concat();
-    assert_eq!(look(&tallies, top, 4), [1, 2, 1, 3, 4, 9]);
-    assert_eq!(look(&tallies, Vec::new(), 4), [0, 0, 0, 0, 0, 9]);
+    assert_eq!(look(&tallies, top, 4), [1, 2, 1, 3, 0, 4, 9]);
+    assert_eq!(look(&tallies, Vec::new(), 4), [0, 0, 0, 0, 0, 0, 9]);
+}
+
+#[test]
+fn a_store_is_slow_if_many_calls_that_somebody_waits_for_are() {
+    assert!(BUCKETS_MS.contains(&SLOW_MS));
+    let mut reporter = Reporter::default();
+    let [mut apply, mut load, mut census] = [Durations::default(); 3];
+    let mut look = |apply, load, census| {
+        let report = reporter.store(&[("apply", apply), ("load", load), ("census", census)]);
+        let slow = ("store_slow_lately", reporter.slow);
+        assert!(reporter.troubles(&figures(Tallies::default(), Vec::new()), 0).contains(&slow));
+        report
+    };
+    let add = |took: &mut Durations, n, ms| (0..n).for_each(|_| took.add_ms(ms));
+    add(&mut apply, 100, SLOW_MS);
+    add(&mut census, 100, 60_000);
+    assert_eq!(look(apply, load, census), None, "nobody waits for a census");
+    add(&mut apply, 2, SLOW_MS + 1);
+    add(&mut load, 3, 5_000);
+    add(&mut load, 45, 1);
+    assert_eq!(look(apply, load, census), Some(Report::SlowStore { slow: 5, calls: 50 }));
+    assert_eq!(look(apply, load, census), None, "nothing since");
+    add(&mut apply, 4, 5_000);
+    assert_eq!(look(apply, load, census), None, "a few");
+    add(&mut apply, 6, 5_000);
+    add(&mut apply, 55, 1);
+    assert_eq!(look(apply, load, census), None, "a few of many");
 }
 
 #[test]

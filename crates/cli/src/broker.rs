@@ -170,8 +170,8 @@ async fn serve(
 
 /// Warns of what was found when the store was opened.
 fn warn_of(opened: &Opened, cluster: &str) {
-    if !opened.siblings.is_empty() {
-        tracing::warn!("{}", new_beside(cluster, &opened.siblings));
+    if !opened.other_clusters.is_empty() {
+        tracing::warn!("{}", new_beside(cluster, &opened.other_clusters));
     }
     if !opened.unprotected.is_empty() {
         tracing::warn!(

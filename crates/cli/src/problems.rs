@@ -16,7 +16,7 @@ type Count<'a> = &'a dyn Fn(&str) -> u64;
 type Sentence = fn(u64, Count<'_>) -> String;
 
 /// Counters that are 0 while all is well, and the sentence for any other value.
-const PROBLEMS: [(&str, Sentence); 12] = [
+const PROBLEMS: [(&str, Sentence); 13] = [
     ("store_unreachable_partitions", |partitions, _| {
         format!(
             "the store of {} cannot be reached: new timers are refused there; see the log of the broker, and Redis",
@@ -64,6 +64,12 @@ const PROBLEMS: [(&str, Sentence); 12] = [
     ("dead_letters_lately", |timers, _| {
         format!("{} died within the last 10 s: mtimer dead list shows why", counted(timers, "timer"))
     }),
+    ("store_slow_lately", |calls, _| {
+        format!(
+            "the store answers slowly: {} took more than 100 ms within the last 10 s; see the load of Redis, or of the disk",
+            counted(calls, "call")
+        )
+    }),
     ("clock_doubtful_lately", |_, _| {
         "the cluster's time is not known well: see the time service of the Redis hosts".to_owned()
     }),
@@ -72,7 +78,7 @@ const PROBLEMS: [(&str, Sentence); 12] = [
             .to_owned()
     }),
     ("credentials_expiring", |_, _| {
-        "the certificate or the own token of a broker expires within 14 days, or has: its log says which"
+        "a certificate or the own token of a broker expires within 14 days, or has: its log says which"
             .to_owned()
     }),
 ];
@@ -130,6 +136,7 @@ mod tests {
             ("destinations_behind", 1, "1 destination falls behind"),
             ("destinations_failing", 2, "handlers of 2 destinations always fail"),
             ("dead_letters_lately", 3, "3 timers died"),
+            ("store_slow_lately", 6, "the store answers slowly: 6 calls"),
             ("memory_budget_bytes", 100, "95 % of the budget"),
             ("clock_doubtful_lately", 1, "time is not known well"),
             ("credentials_stale", 1, "cannot be read"),

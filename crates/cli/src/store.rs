@@ -18,8 +18,8 @@ const EMBEDDED_PARTITIONS: u16 = 16;
 /// A store that is open.
 pub(crate) struct Opened {
     pub(crate) store: Arc<dyn Store>,
-    /// The cluster is new, and its Redis holds these as well: see `RedisStore::siblings`.
-    pub(crate) siblings: Vec<String>,
+    /// The cluster is new, and its Redis holds these as well: see `RedisStore::other_clusters`.
+    pub(crate) other_clusters: Vec<String>,
     /// See `RedisStore::unprotected_masters`.
     pub(crate) unprotected: Vec<String>,
     embedded: Option<Arc<EmbeddedStore>>,
@@ -48,9 +48,9 @@ impl Opened {
             StoreConfig::Redis(redis) => {
                 let opening = super::redis::open(super::redis::options(redis, cluster), timeout);
                 let store = opening.await?;
-                let siblings = store.siblings().to_vec();
+                let other_clusters = store.other_clusters().to_vec();
                 let unprotected = store.unprotected_masters();
-                Ok(Self { siblings, unprotected, ..Self::other(Arc::new(store)) })
+                Ok(Self { other_clusters, unprotected, ..Self::other(Arc::new(store)) })
             }
         }
     }
@@ -62,7 +62,7 @@ impl Opened {
 
     /// A store that needs no closing.
     pub(crate) fn other(store: Arc<dyn Store>) -> Self {
-        Self { store, siblings: Vec::new(), unprotected: Vec::new(), embedded: None }
+        Self { store, other_clusters: Vec::new(), unprotected: Vec::new(), embedded: None }
     }
 
     /// Gives the data directory free, once the broker has stopped.

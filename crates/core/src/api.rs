@@ -63,6 +63,9 @@ pub enum Input {
     Disown(PartitionId),
     /// An event of a session.
     Session(SessionId, SessionEvent),
+    /// Count what the store holds: answered by [`Effect::Stored`], once for all that came before
+    /// the count began.
+    CountStored,
     /// A time asked for with [`Effect::Alarm`] or [`Engine::next_tick`](crate::Engine::next_tick)
     /// has come.
     Tick,
@@ -161,9 +164,10 @@ pub enum Effect {
     /// The outcome of a timer with a `traceparent` is stored; `None`: the store had nothing of it
     /// any more. Only with [`EngineOptions::traces`]. The timer may have had no delivery under way.
     Settled(TimerId, Option<Verdict>),
-    /// A timer has become a dead letter, and the store has it. A cancel during or after a retry
-    /// makes a dead letter without this effect: the store does not report it.
+    /// A timer has become a dead letter, and the store has it.
     Died(Died),
+    /// What the store holds of the partitions that it reaches, all together.
+    Stored(Census),
     /// After [`Input::Release`]: every partition has been given up.
     Released,
 }

@@ -7,8 +7,9 @@
 //! Not in here: names of metrics, how they are written out.
 
 use mtimer_protocol::{ErrorCode, OpReply};
+use mtimer_types::headers::TRACEPARENT;
 use mtimer_types::limits::MAX_RETRY_TIERS;
-use mtimer_types::{DeadReason, Destination, Time};
+use mtimer_types::{DeadReason, Destination, Headers, Time, TraceContext};
 
 /// Upper bounds of the buckets of [`Durations`], ms, each inclusive. One more bucket has what is
 /// longer.
@@ -27,7 +28,7 @@ pub struct Durations {
 impl Durations {
     /// Adds one duration, in whole ms.
     pub fn add_ms(&mut self, ms: u64) {
-        self.buckets[BUCKETS_MS.partition_point(|bound| *bound < ms)] += 1;
+        self.buckets[bucket_of(ms)] += 1;
         self.sum_us = self.sum_us.saturating_add(ms.saturating_mul(1_000));
     }
 
@@ -41,6 +42,42 @@ impl Durations {
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
+}
+
+/// A timer of a trace that is recorded, as an example of those in one bucket of [`Durations`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Exemplar {
+    /// The trace.
+    pub trace: u128,
+    /// The duration, ms.
+    pub ms: u64,
+    /// When it ended.
+    pub at: Time,
+}
+
+/// The latest exemplar of each bucket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Exemplars {
+    /// As [`Durations::buckets`].
+    pub buckets: [Option<Exemplar>; BUCKETS_MS.len() + 1],
+}
+
+impl Exemplars {
+    /// Notes a duration of a timer with these headers, if it belongs to a trace that is recorded.
+    pub(crate) fn note(&mut self, headers: &Headers, ms: u64, at: Time) {
+        if headers.is_empty() {
+            return;
+        }
+        let context = headers.get(TRACEPARENT).and_then(TraceContext::parse);
+        if let Some(TraceContext { trace, .. }) = context.filter(TraceContext::is_sampled) {
+            self.buckets[bucket_of(ms)] = Some(Exemplar { trace, ms, at });
+        }
+    }
+}
+
+/// The bucket of so many whole ms.
+fn bucket_of(ms: u64) -> usize {
+    BUCKETS_MS.partition_point(|bound| *bound < ms)
 }
 
 /// Why a timer was, or will be, delivered again.
@@ -100,6 +137,8 @@ pub const REFUSALS: [&str; 16] = [
 pub struct Tallies {
     /// From due to the first delivery.
     pub sent_after: Durations,
+    /// Timers of traces, of these.
+    pub sent_after_of: Exemplars,
     /// From due until the store has the acknowledgement, retries included.
     pub acknowledged_after: Durations,
     /// Retries that the store has, by tier; the first of them is tier 1.

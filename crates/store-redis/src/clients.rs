@@ -9,7 +9,7 @@ use tokio_util::task::TaskTracker;
 use mtimer_store::StoreError;
 
 use crate::options::Options;
-use crate::wire::{Access, Lost, Pool, Servers, Use, explain};
+use crate::wire::{Access, Lost, Pool, Purpose, Servers, Use, explain};
 
 /// Connects to every master, entering it as the store does. The connections speak RESP2, whatever
 /// the addresses say.
@@ -20,9 +20,9 @@ use crate::wire::{Access, Lost, Pool, Servers, Use, explain};
 pub async fn connect_to_masters(options: &Options) -> Result<Vec<MultiplexedConnection>, StoreError> {
     let (seeds, access) = options.check()?;
     let access = Access { resp3: false, ..access };
-    let how = Use { answer_within: options.answer_within, scripts: false };
-    let pool = Pool::new(access.clone(), how, TaskTracker::new());
-    let servers = Servers::discover(seeds, pool).await.map_err(explain)?;
+    let how = Use { purpose: Purpose::Look, answer_within: options.answer_within };
+    let pool = Pool::new(access.clone(), TaskTracker::new());
+    let servers = Servers::discover(seeds, pool, how).await.map_err(explain)?;
     let mut all = Vec::new();
     for address in servers.masters() {
         let lost = |error: RedisError| explain(Lost(format!("{address}: {error}")));

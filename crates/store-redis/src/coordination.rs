@@ -16,10 +16,11 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use mtimer_store::{Campaigned, Candidate, Coordination, Lease, StoreError, StoreFuture};
 use mtimer_types::{PartitionId, Term};
-use redis::{Cmd, Value, cmd};
+use redis::{Cmd, ToRedisArgs, Value, cmd};
 use tokio::time::timeout;
 
-use crate::wire::{Backoff, Failed, Lost, Reply, Script, Servers, Use, once};
+use crate::keyspace::keys::{hash_slot, leader, term, topology};
+use crate::wire::{Backoff, Failed, Lost, Purpose, Reply, Script, Servers, Use, once};
 
 /// How long a call is tried.
 const CALL: Duration = Duration::from_millis(700);
@@ -33,17 +34,7 @@ const LOOK: Duration = Duration::from_millis(100);
 const SHOWN: usize = 255;
 
 /// How connections for the lease and for clocks are used.
-pub(crate) const URGENT: Use = Use { answer_within: CALL, scripts: false };
-
-/// Where the lease is.
-#[derive(Clone, Debug)]
-pub(crate) struct LeaseKeys {
-    pub(crate) leader: String,
-    pub(crate) term: String,
-    pub(crate) topology: String,
-    /// The hash slot of all three.
-    pub(crate) hash_slot: u16,
-}
+pub(crate) const URGENT: Use = Use { purpose: Purpose::Urgent, answer_within: CALL };
 
 /// One broker's view of the lease. Clones share its connections.
 #[derive(Clone, Debug)]
@@ -52,7 +43,11 @@ pub(crate) struct RedisCoordination(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     servers: Servers,
-    keys: LeaseKeys,
+    /// The keys of the lease, which share a hash slot.
+    leader: String,
+    term: String,
+    topology: String,
+    hash_slot: u16,
     /// The hash slot of each partition.
     partitions: Vec<u16>,
 }
@@ -60,77 +55,71 @@ struct Inner {
 impl RedisCoordination {
     /// `servers` have connections of their own, used as [`URGENT`]; `partitions` has the hash slot
     /// of each partition.
-    pub(crate) fn new(servers: Servers, keys: LeaseKeys, partitions: Vec<u16>) -> Self {
-        Self(Arc::new(Inner { servers, keys, partitions }))
+    pub(crate) fn new(servers: Servers, cluster: &str, partitions: Vec<u16>) -> Self {
+        let [leader, term, topology] = [leader, term, topology].map(|key| key(cluster));
+        let hash_slot = hash_slot(&leader);
+        Self(Arc::new(Inner { servers, leader, term, topology, hash_slot, partitions }))
     }
 
-    fn call<T, F>(&self, act: impl FnOnce(Arc<Inner>) -> F) -> StoreFuture<T>
-    where
-        F: Future<Output = Result<T, StoreError>> + Send + 'static,
-    {
-        act(self.0.clone()).boxed()
+    /// Runs a script that only the holder of the lease may run; whether it is the caller.
+    fn as_holder(
+        &self,
+        script: Script,
+        keys: &[&String],
+        lease: &Lease,
+        argument: impl ToRedisArgs,
+    ) -> StoreFuture<bool> {
+        let held = format!("{} {} {}", lease.address, lease.incarnation, lease.term.0);
+        let command = script.command(keys).arg(held).arg(argument).to_owned();
+        let this = self.0.clone();
+        async move { Ok(this.ask(command).await?.number() == Some(1)) }.boxed()
     }
 }
 
 impl Coordination for RedisCoordination {
     fn campaign(&self, candidate: Candidate) -> StoreFuture<Campaigned> {
-        self.call(|this| async move { this.campaign(candidate).await })
+        let this = self.0.clone();
+        async move { this.campaign(candidate).await }.boxed()
     }
 
     fn renew(&self, lease: Lease, ttl_ms: u64) -> StoreFuture<bool> {
-        self.call(|this| async move {
-            let command =
-                this.as_holder(Script::Renew, &[&this.keys.leader], &lease).arg(ttl_ms.max(1)).to_owned();
-            Ok(this.ask(command).await?.number() == Some(1))
-        })
+        self.as_holder(Script::Renew, &[&self.0.leader], &lease, ttl_ms.max(1))
     }
 
     fn resign(&self, lease: Lease) -> StoreFuture<bool> {
-        self.call(|this| async move {
-            let command = this.as_holder(Script::Resign, &[&this.keys.leader], &lease);
-            Ok(this.ask(command).await?.number() == Some(1))
-        })
+        self.as_holder(Script::Resign, &[&self.0.leader], &lease, None::<u64>)
     }
 
     fn publish(&self, lease: Lease, topology: Bytes) -> StoreFuture<bool> {
-        self.call(|this| async move {
-            let keys = [&this.keys.leader, &this.keys.topology];
-            let command = this.as_holder(Script::Publish, &keys, &lease).arg(&topology[..]).to_owned();
-            Ok(this.ask(command).await?.number() == Some(1))
-        })
+        self.as_holder(Script::Publish, &[&self.0.leader, &self.0.topology], &lease, &topology[..])
     }
 
     fn unreachable(&self) -> StoreFuture<Vec<PartitionId>> {
-        self.call(|this| async move { Ok(this.unreachable().await) })
+        let this = self.0.clone();
+        async move { Ok(this.unreachable().await) }.boxed()
     }
 }
 
 impl Inner {
-    /// A script that only the holder may run.
-    fn as_holder(&self, script: Script, keys: &[&String], lease: &Lease) -> Cmd {
-        let held = format!("{} {} {}", lease.address, lease.incarnation, lease.term.0);
-        script.command(keys).arg(held).to_owned()
-    }
-
     async fn campaign(&self, candidate: Candidate) -> Result<Campaigned, StoreError> {
         let Candidate { address, incarnation, ttl_ms, seen } = candidate;
         let unusable = |text: String| Err(StoreError::Unusable(text));
         if address.is_empty() || address.contains(|c: char| c.is_whitespace()) {
             return unusable(format!("{address:?} is not an address: give host:port, without spaces"));
         }
-        let keys = [&self.keys.leader, &self.keys.term, &self.keys.topology];
+        let keys = [&self.leader, &self.term, &self.topology];
         let mut command = Script::Campaign.command(&keys);
         command.arg(&address).arg(incarnation).arg(ttl_ms.max(1)).arg(seen.0);
         match campaigned(&self.ask(command).await?) {
             Some(campaigned) => Ok(campaigned),
-            None => unusable(format!("{} is damaged: remove it", self.keys.term)),
+            None => unusable(format!("{} is damaged: remove it", self.term)),
         }
     }
 
     /// Runs a command on the server that has the lease. Follows redirections; looks at the map when
     /// that server is lost.
     async fn ask(&self, command: Cmd) -> Result<Value, StoreError> {
-        let slot = self.keys.hash_slot;
+        let slot = self.hash_slot;
         let mut last = "no server has answered".to_owned();
         let mut backoff = Backoff::new(u64::from(slot) << 16 | 3);
         let trying = async {
@@ -139,7 +128,7 @@ impl Inner {
                 let (why, look) = match timeout(ATTEMPT, once(&self.servers, slot, &command)).await {
                     Ok(Ok(reply)) => return Ok(reply),
                     Ok(Err(Failed::Passing(why))) => (why, false),
-                    Ok(Err(Failed::Lost(why) | Failed::NoMaster { why, .. })) => (why, true),
+                    Ok(Err(Failed::NoMaster { why, .. })) => (why, true),
                     Ok(Err(Failed::Lasting(error))) => return Err(error),
                     Err(_) => (format!("{} does not answer", asked.as_deref().unwrap_or("nobody")), true),
                 };
@@ -190,7 +179,7 @@ impl Inner {
 
 /// Reads the answer of `campaign.lua`.
 fn campaigned(answer: &Value) -> Option<Campaigned> {
-    let [kind, second, third] = answer.items()? else { return None };
+    let [kind, second, third] = answer.items() else { return None };
     if kind.text()? == "WON" {
         let published = third.bytes().map(Bytes::copy_from_slice);
         return Some(Campaigned::Won { term: Term(second.number()?), published });

@@ -6,6 +6,7 @@ use mtimer_store::{StoreClock, StoreError};
 use mtimer_types::{Term, limits::MAX_PARTITIONS};
 use redis::cmd;
 
+use crate::keyspace::keys::{hash_slot, meta, term};
 use crate::keyspace::secret::Secret;
 use crate::options::DEFAULT_PARTITIONS;
 use crate::wire::{Lost, Network, Reply, Script, Servers, ask};
@@ -23,7 +24,7 @@ pub(crate) struct Facts {
 }
 
 /// Reads what is fixed of a cluster, or fixes it: as many partitions as are `wanted`, or
-/// [`DEFAULT_PARTITIONS`]. `key` is the cluster's `meta` key.
+/// [`DEFAULT_PARTITIONS`].
 ///
 /// # Errors
 ///
@@ -31,15 +32,15 @@ pub(crate) struct Facts {
 /// is not mtimer's.
 pub(crate) async fn facts(
     network: &dyn Network,
-    (key, hash_slot): (&str, u16),
     cluster: &str,
     wanted: Option<u16>,
 ) -> Result<Facts, StoreError> {
+    let key = meta(cluster);
     let unusable = |text: String| Err(StoreError::Unusable(text));
-    let mut command = Script::Facts.command(&[key]);
+    let mut command = Script::Facts.command(&[&key]);
     command.arg(wanted.unwrap_or(DEFAULT_PARTITIONS)).arg(FORMAT).arg(&rand::random::<[u8; Secret::BYTES]>());
-    let answer = ask(network, hash_slot, &command).await?;
-    let number = |i: usize| answer.items().and_then(|a| a.get(i)).and_then(Reply::number);
+    let answer = ask(network, hash_slot(&key), &command).await?;
+    let number = |i: usize| answer.items().get(i).and_then(Reply::number);
     let (Some(stored), Some(format)) = (number(0), number(1)) else {
         return unusable(format!("{key} is not mtimer's: choose another cluster name"));
     };
@@ -52,7 +53,7 @@ pub(crate) async fn facts(
     let Some(partitions) = u16::try_from(stored).ok().filter(|n| (1..=MAX_PARTITIONS).contains(n)) else {
         return unusable(format!("{key} says {stored} partitions: it is damaged"));
     };
-    let secret = answer.items().and_then(|a| a.get(2)).and_then(Reply::bytes);
+    let secret = answer.items().get(2).and_then(Reply::bytes);
     let Some(secret) = secret.and_then(|bytes| <[u8; Secret::BYTES]>::try_from(bytes).ok()) else {
         return unusable(format!("{key} has no secret: it is damaged"));
     };
@@ -65,16 +66,14 @@ pub(crate) async fn facts(
     }
 }
 
-/// Raises the cluster's term; the new one. `key` is the cluster's `term` key.
+/// Raises the cluster's term; the new one.
 ///
 /// # Errors
 ///
 /// [`StoreError::Unusable`] if what is stored is not a term.
-pub(crate) async fn raise_term(
-    network: &dyn Network,
-    (key, hash_slot): (&str, u16),
-) -> Result<Term, StoreError> {
-    let answer = ask(network, hash_slot, &Script::RaiseTerm.command(&[key])).await?;
+pub(crate) async fn raise_term(network: &dyn Network, cluster: &str) -> Result<Term, StoreError> {
+    let key = term(cluster);
+    let answer = ask(network, hash_slot(&key), &Script::RaiseTerm.command(&[&key])).await?;
     answer
         .number()
         .map(Term)
@@ -96,7 +95,7 @@ pub(crate) fn clocks(servers: &Servers) -> Vec<StoreClock> {
 /// Microseconds since the epoch.
 async fn clock(servers: &Servers, address: &str) -> Result<u64, Lost> {
     let reply = servers.connection(address).await?.ask(cmd("TIME")).await?;
-    let part = |i: usize| reply.items().and_then(|a| a.get(i)).and_then(Reply::number);
+    let part = |i: usize| reply.items().get(i).and_then(Reply::number);
     match (part(0), part(1)) {
         (Some(seconds), Some(micros)) => Ok(seconds.saturating_mul(1_000_000).saturating_add(micros)),
         _ => Err(Lost(format!("{address} does not tell its time"))),

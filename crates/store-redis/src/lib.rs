@@ -18,7 +18,7 @@
 //!
 //! Beside them: `clients` (connections for other programs), `coordination` (the leader's lease) and
 //! `facts` (what is fixed of a cluster; terms and clocks), `password` (how passwords are written),
-//! `siblings` (other clusters on the same servers), `tls_files` (certificates to enter servers
+//! `other_clusters` (others on the same servers), `tls_files` (certificates to enter servers
 //! with). For tests: `simulation` (an owner on a simulated Redis), `test_support` (real servers,
 //! and a store without its fence).
 //!
@@ -45,9 +45,9 @@ mod coordination;
 mod facts;
 mod keyspace;
 mod options;
+mod other_clusters;
 mod partition;
 mod password;
-mod siblings;
 #[cfg(test)]
 mod simulation;
 mod store;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use mtimer_store::{StoreError, without_password};
 use mtimer_tls::ClientFiles;
 use mtimer_types::limits::{MAX_PARTITIONS, WRITE_LOG_BYTES};
-use redis::{ConnectionAddr, IntoConnectionInfo, ProtocolVersion};
+use redis::{ConnectionAddr, IntoConnectionInfo, ProtocolVersion, parse_redis_url};
 
 use crate::password::encoding;
 use crate::tls_files::Tls;
@@ -17,6 +17,9 @@ use crate::wire::{Access, Seeds, split};
 
 /// Partitions of a new cluster when nobody says otherwise.
 pub const DEFAULT_PARTITIONS: u16 = 64;
+
+/// The port of a Sentinel whose address does not say another.
+const SENTINEL_PORT: u16 = 26_379;
 
 /// How durable a write is before it is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -178,21 +181,25 @@ impl Parsed {
                 encoding!()
             ))
         };
-        let sentinel = SentinelUrl::from(url);
-        if sentinel.as_ref().is_some_and(|of| of.master.is_empty()) {
-            return unusable(format!(
-                "{}: a Sentinel is asked for a master by its name: write redis-sentinel://host:26379?master=name, and \
-                 {}",
-                without_password(url),
-                encoding!()
-            ));
+        // The crate passes over what it does not know in the query.
+        let mut parsed = parse_redis_url(&url.replacen("-sentinel://", "://", 1)).ok_or_else(bad)?;
+        let mut master = None;
+        if url.contains("-sentinel://") {
+            let port = parsed.port().unwrap_or(SENTINEL_PORT);
+            parsed.set_port(Some(port)).map_err(|()| bad())?;
+            let name = parsed.query_pairs().find(|(name, _)| name == "master");
+            let Some((_, name)) = name.filter(|(_, name)| !name.is_empty()) else {
+                return unusable(format!(
+                    "{}: a Sentinel is asked for a master by its name: write redis-sentinel://host:26379?master=name, \
+                     and {}",
+                    without_password(url),
+                    encoding!()
+                ));
+            };
+            master = Some(name.into_owned());
         }
-        let (url, master) = match &sentinel {
-            Some(SentinelUrl { server, master }) => (server.as_str(), Some(master.clone())),
-            None => (url, None),
-        };
         // The error might show a password.
-        let info = url.into_connection_info().map_err(|_| bad())?;
+        let info = parsed.into_connection_info().map_err(|_| bad())?;
         let of = |host: &str, port: u16| {
             if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
         };
@@ -227,41 +234,6 @@ impl Parsed {
     fn enters_like(&self, other: &Self) -> bool {
         (self.tls, &self.user, &self.password, self.db, self.resp3, &self.master)
             == (other.tls, &other.user, &other.password, other.db, other.resp3, &other.master)
-    }
-}
-
-/// The address of a Sentinel, taken apart.
-struct SentinelUrl {
-    /// The same address as one of a server.
-    server: String,
-    /// The name of the master; empty if it is missing.
-    master: String,
-}
-
-impl SentinelUrl {
-    const PORT: u16 = 26_379;
-
-    /// `None`: it is another address.
-    fn from(url: &str) -> Option<Self> {
-        let (scheme, rest) = url.split_once("-sentinel://")?;
-        // A password may have a question mark in it.
-        let host_at = rest.rfind('@').map_or(0, |at| at + 1);
-        let (login, rest) = rest.split_at(host_at);
-        let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let (host, db) = place.split_once('/').map_or((place, None), |(host, db)| (host, Some(db)));
-        let has_port = host.rsplit(']').next().is_some_and(|tail| tail.contains(':'));
-        let (names, others): (Vec<&str>, Vec<&str>) =
-            query.split('&').filter(|pair| !pair.is_empty()).partition(|pair| pair.starts_with("master="));
-        let master = names.first().and_then(|pair| pair.split_once('=')).map_or("", |(_, name)| name);
-        let mut server = format!("{scheme}://{login}{host}");
-        if !has_port {
-            server.push_str(&format!(":{}", Self::PORT));
-        }
-        db.iter().for_each(|db| server.extend(["/", db]));
-        if !others.is_empty() {
-            server.extend(["?", &others.join("&")]);
-        }
-        Some(Self { server, master: master.to_owned() })
     }
 }
 

@@ -14,17 +14,17 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use crate::coordination::{LeaseKeys, RedisCoordination, URGENT};
+use crate::coordination::{RedisCoordination, URGENT};
 use crate::facts::{clocks, facts, raise_term};
-use crate::keyspace::keys::{check_cluster, hash_slot, leader, meta, term, topology};
+use crate::keyspace::keys::{check_cluster, hash_slot};
 use crate::options::{Durability, Options};
-use crate::partition::acquire::{OWNER_FIELDS, Shared, acquire, owner_key, owner_record};
+use crate::other_clusters::other_clusters;
+use crate::partition::acquire::{Shared, acquire, owner_key, read_owner};
 use crate::partition::lane::RedisLane;
 use crate::partition::log::{LogBudget, LogStatus};
 use crate::partition::trim::Trimming;
-use crate::siblings::siblings;
 use crate::wire::{
-    Confirmations, Pool, Quorum, Reply, Servers, Use, ask, check_server, check_wait, explain,
+    Confirmations, Pool, Purpose, Quorum, Servers, Use, check_server, check_wait, explain,
     watch as watch_settings,
 };
 
@@ -41,7 +41,7 @@ pub struct RedisStore {
     shared: Shared,
     info: StoreInfo,
     coordination: RedisCoordination,
-    siblings: Vec<String>,
+    other_clusters: Vec<String>,
     tasks: TaskTracker,
     /// Ends the tasks that belong to the store alone.
     _end: DropGuard,
@@ -57,9 +57,10 @@ impl RedisStore {
         let (seeds, access) = options.check()?;
         check_cluster(&options.cluster)?;
         let tasks = TaskTracker::new();
-        let how = Use { answer_within: options.answer_within, scripts: true };
-        let pool = Pool::new(access, how, tasks.clone());
-        let servers = Servers::discover(seeds, pool).await.map_err(explain)?;
+        let answer_within = options.answer_within;
+        let how = Use { purpose: Purpose::Partitions, answer_within };
+        let servers =
+            Servers::discover(seeds, Pool::new(access, tasks.clone()), how).await.map_err(explain)?;
         for address in servers.masters() {
             let server = servers.connection(&address).await.map_err(explain)?;
             check_server(&address, &server)?;
@@ -67,30 +68,24 @@ impl RedisStore {
         }
         let urgent = servers.over(URGENT);
         let cluster: Arc<str> = options.cluster.as_str().into();
-        let key = meta(&cluster);
-        let facts = facts(&servers, (&key, hash_slot(&key)), &cluster, options.partitions).await?;
-        let siblings = if facts.is_new { siblings(&servers, &cluster).await } else { Vec::new() };
-        let keys = LeaseKeys {
-            leader: leader(&cluster),
-            term: term(&cluster),
-            topology: topology(&cluster),
-            hash_slot: hash_slot(&leader(&cluster)),
-        };
+        let facts = facts(&servers, &cluster, options.partitions).await?;
+        let other_clusters = if facts.is_new { other_clusters(&servers, &cluster).await } else { Vec::new() };
         let slots = (0..facts.partitions).map(|p| hash_slot(&owner_key(&cluster, PartitionId(p))));
-        let coordination = RedisCoordination::new(urgent.clone(), keys, slots.collect());
+        let coordination = RedisCoordination::new(urgent.clone(), &cluster, slots.collect());
         let end = CancellationToken::new();
         let shared_servers = Arc::new(servers.clone());
-        tasks.spawn(watch_settings(Arc::downgrade(&shared_servers), end.clone()));
-        let confirmations = |wait| Arc::new(Confirmations::new(&servers, wait, options.answer_within));
+        tasks.spawn(watch_settings(servers.clone(), end.clone()));
+        let confirmations =
+            |purpose, wait| Arc::new(Confirmations::new(&servers, purpose, wait, answer_within));
         let trimming = Trimming {
-            replicas: confirmations(TRIM_TIMEOUT),
+            replicas: confirmations(Purpose::Trimming, TRIM_TIMEOUT),
             network: shared_servers.clone(),
             began: Instant::now(),
         };
         let quorum = match options.durability {
             Durability::Redis => None,
             Durability::Replicated { replicas, timeout } => {
-                Some(Quorum { confirmations: confirmations(timeout), replicas })
+                Some(Quorum { confirmations: confirmations(Purpose::Quorum, timeout), replicas })
             }
         };
         let kind = if servers.is_cluster() { "redis-cluster" } else { "redis" };
@@ -107,7 +102,7 @@ impl RedisStore {
             urgent,
             info: StoreInfo { kind, durability: options.durability.name(), partitions: facts.partitions },
             coordination,
-            siblings,
+            other_clusters,
             tasks,
             _end: end.drop_guard(),
         })
@@ -115,8 +110,8 @@ impl RedisStore {
 
     /// If connecting has created the cluster: names of other clusters on the same servers, a few at
     /// most, as far as a short look has found any. Perhaps one of them was meant.
-    pub fn siblings(&self) -> &[String] {
-        &self.siblings
+    pub fn other_clusters(&self) -> &[String] {
+        &self.other_clusters
     }
 
     /// The addresses of masters that keep no append-only file and have no replica, as they last
@@ -139,34 +134,24 @@ impl Store for RedisStore {
     }
 
     fn owner(&self, partition: PartitionId) -> StoreFuture<OwnerRecord> {
-        let (servers, key) = (self.servers.clone(), owner_key(&self.shared.cluster, partition));
-        async move {
-            let mut command = redis::cmd("HMGET");
-            command.arg(&key).arg(&OWNER_FIELDS);
-            let answer = ask(&servers, hash_slot(&key), &command).await?;
-            Ok(owner_record(answer.items().unwrap_or_default()))
-        }
-        .boxed()
+        let shared = self.shared.clone();
+        async move { read_owner(&shared, partition).await }.boxed()
     }
 
     fn acquire(&self, request: Acquire) -> StoreFuture<Acquired, AcquireError> {
-        let (shared, servers, tasks) = (self.shared.clone(), self.servers.clone(), self.tasks.clone());
+        let (shared, tasks) = (self.shared.clone(), self.tasks.clone());
         async move {
             let partition = request.partition;
             let (health, _) = watch::channel(Health::Up);
             let abandoned = CancellationToken::new();
-            // Nobody waits for an acquisition that takes too long.
-            let guard = abandoned.clone().drop_guard();
-            let ask = async |slot, command| ask(&servers, slot, &command).await;
-            let acquiring = acquire(&shared, request, health.clone(), abandoned.clone(), ask);
+            let acquiring = acquire(&shared, request, health.clone(), abandoned.clone());
             let (owner, in_flight) =
                 tokio::time::timeout(REBUILD_WITHIN, acquiring).await.map_err(|_| {
                     let why = format!("partition {partition}: reading its indexes took too long");
                     StoreError::Unavailable(why)
                 })??;
-            guard.disarm();
             let (epoch, prior_claim) = (owner.epoch(), owner.prior_claim());
-            let (lane, task) = RedisLane::new(owner, health, abandoned);
+            let (lane, task) = RedisLane::new(owner, health, abandoned.drop_guard());
             tasks.spawn(task);
             Ok(Acquired { lane: Arc::new(lane), epoch, prior_claim, in_flight })
         }
@@ -174,8 +159,8 @@ impl Store for RedisStore {
     }
 
     fn raise_term(&self) -> StoreFuture<Term> {
-        let (servers, key) = (self.servers.clone(), term(&self.shared.cluster));
-        async move { raise_term(&servers, (&key, hash_slot(&key))).await }.boxed()
+        let (servers, cluster) = (self.servers.clone(), self.shared.cluster.clone());
+        async move { raise_term(&servers, &cluster).await }.boxed()
     }
 
     fn clocks(&self) -> Vec<StoreClock> {

@@ -157,23 +157,23 @@ async fn clocks_and_terms() {
 async fn a_cluster_that_is_new_beside_others_knows_their_names() {
     let extra = user_with(&documented_rights("sh*"));
     let server = Server::start_with(ServerOptions { extra, ..ServerOptions::default() });
-    let siblings = async |name: &str| {
+    let other_clusters = async |name: &str| {
         let options = Options::new([as_user(&server.url())], name);
-        RedisStore::connect(options).await.unwrap().siblings().to_vec()
+        RedisStore::connect(options).await.unwrap().other_clusters().to_vec()
     };
-    assert_eq!(siblings("shop").await, [""; 0], "alone");
-    assert_eq!(siblings("shop").await, [""; 0], "not new");
-    assert_eq!(siblings("shpo").await, ["shop"]);
-    assert_eq!(siblings("shpo").await, [""; 0], "not new any more");
+    assert_eq!(other_clusters("shop").await, [""; 0], "alone");
+    assert_eq!(other_clusters("shop").await, [""; 0], "not new");
+    assert_eq!(other_clusters("shpo").await, ["shop"]);
+    assert_eq!(other_clusters("shpo").await, [""; 0], "not new any more");
     // A cluster is also known by what each of its partitions has; keys of others are passed over.
     server.call::<()>(&["HSET", "owner:{12}:shed", "epoch", "1"]);
     server.call::<()>(&["HSET", "slot:{12}:shelf:x", "id", "1"]);
     server.call::<()>(&["MSET", "owner:{me}:shame", "1", "meta:{sh y}", "1", "meta:{shin}:x", "1"]);
-    assert_eq!(siblings("ship").await, ["shed", "shelf", "shop", "shpo"]);
+    assert_eq!(other_clusters("ship").await, ["shed", "shelf", "shop", "shpo"]);
     for n in 0..9 {
         server.call::<()>(&["SET", &format!("meta:{{she{n}}}"), "1"]);
     }
-    assert_eq!(siblings("shoe").await.len(), 5, "a few are enough");
+    assert_eq!(other_clusters("shoe").await.len(), 5, "a few are enough");
     server.call::<()>(&["ACL", "SETUSER", "mtimer", "-scan"]);
-    assert_eq!(siblings("shirt").await, [""; 0], "it may not look");
+    assert_eq!(other_clusters("shirt").await, [""; 0], "it may not look");
 }

@@ -28,9 +28,9 @@ pub fn apply<T: Table>(table: &mut T, ctx: &Context, op: &Op) -> Result<Answer, 
             if let Some(answer @ Answer::Cancel(_)) = table.answered(*request, ctx.now)? {
                 return Ok(answer);
             }
-            let answer = change::cancel(table, ctx, target, *sent_attempt).map(Answer::Cancel)?;
-            table.set_answered(*request, &answer, ctx.now)?;
-            Ok(answer)
+            let answer = change::cancel(table, ctx, target, *sent_attempt)?;
+            table.set_answered(*request, &Answer::Cancel(answer.to_repeat()), ctx.now)?;
+            Ok(Answer::Cancel(answer))
         }
         Op::Reschedule { target, due, is_begun, request } => {
             if let Some(answer @ Answer::Reschedule(_)) = table.answered(*request, ctx.now)? {

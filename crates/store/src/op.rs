@@ -12,8 +12,8 @@
 //! Every operation is idempotent, because a lane repeats what may or may not have been applied: a
 //! schedule by its id, cancel and reschedule by their [`RequestId`] (whose answer is kept for
 //! [`REPEAT_HORIZON_MS`] at least), everything else by the place it would move the timer to. A
-//! repeat gives the answer of the first time (of a schedule: the same, as not new). What would
-//! remove a timer finds it gone the second time.
+//! repeat gives the answer of the first time (of a schedule: the same, as not new; of a cancel that
+//! made a dead letter: too late). What would remove a timer finds it gone the second time.
 //!
 //! ## Claims
 //!
@@ -109,7 +109,7 @@ pub enum Op {
     ///   [`Ended::Cancelled`]. So is a timer that this epoch has taken: without a delivery under
     ///   way it was not sent. (A covered attempt counts as failed once it is taken.)
     /// - Any other becomes a dead letter for [`DeadReason::Stopped`] (a covered attempt counts as
-    ///   failed there), too late.
+    ///   failed there): too late, [`CancelAnswer::Died`].
     Cancel {
         /// Which.
         target: Target,
@@ -250,8 +250,8 @@ pub enum Verdict {
     },
     /// Files a pending timer as pending at `fire` in `tier`, with `failed` failed attempts and the
     /// error. A record that has that many failed attempts already is left as it is (a repeat). A
-    /// stopped timer becomes a dead letter for [`DeadReason::Stopped`] instead. Gone if it is not
-    /// pending.
+    /// stopped timer becomes a dead letter for [`DeadReason::Stopped`] instead ([`Answer::Died`]).
+    /// Gone if it is not pending.
     Retry {
         /// When.
         fire: Time,
@@ -293,6 +293,8 @@ pub enum Answer {
     Reschedule(RescheduleAnswer),
     /// Applied (or found applied).
     Done,
+    /// To [`Verdict::Retry`]: applied, and the timer was stopped, so it is a dead letter now.
+    Died,
     /// The timer is not where the operation needs it; nothing changed.
     Gone,
     /// To [`Op::Replay`]: the key names this live timer; nothing changed.
@@ -338,10 +340,27 @@ pub enum CancelAnswer {
     Cancelled(TimerId),
     /// Delivered, being delivered, or possibly so; future attempts are stopped.
     TooLate(TimerId),
+    /// Too late, and this request has made the timer a dead letter. A repeat gets `TooLate`.
+    Died {
+        /// Which.
+        id: TimerId,
+        /// Its failed attempts, a covered one included.
+        failed: u32,
+    },
     /// Nothing of that name. For an id, [`Ended::CancelledUnseen`] is remembered. (An id that ended
     /// as [`Ended::Cancelled`] within the horizon gives `Cancelled`, one that ended otherwise gives
     /// `NotFound`.)
     NotFound,
+}
+
+impl CancelAnswer {
+    /// The answer to a repeat of the request: what a store remembers.
+    pub const fn to_repeat(self) -> Self {
+        match self {
+            Self::Died { id, .. } => Self::TooLate(id),
+            Self::Cancelled(_) | Self::TooLate(_) | Self::NotFound => self,
+        }
+    }
 }
 
 /// To [`Op::Reschedule`].

@@ -16,6 +16,7 @@ use std::sync::Mutex;
 use mtimer_store_redis::test_support::Place;
 
 use crate::binary::mtimer;
+use crate::skip::skip;
 
 /// Set in the process that has the network to itself.
 const APART: &str = "MTIMER_TEST_APART";
@@ -30,11 +31,11 @@ const TRIAL: &str = "ip netns add trial && ip link add trial type veth peer name
     && ip rule add from 192.0.2.1 to 192.0.2.2 blackhole";
 
 /// Runs a test in a process that has network, process ids and mounts to itself, with this `body`;
-/// where there can be no such process, says so and why, and passes. `test` is the test function,
+/// where there can be no such process, the test is skipped ([`skip`]). `test` is the test function,
 /// which calls this and does nothing else.
 ///
 /// # Panics
-/// If the body does.
+/// If the body does, or if the test is skipped and may not be.
 pub fn apart<T: Fn()>(test: T, body: impl Future<Output = ()>) {
     if env::var_os(APART).is_some() {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
@@ -45,10 +46,9 @@ pub fn apart<T: Fn()>(test: T, body: impl Future<Output = ()>) {
     // Without the name of the crate.
     let name = path.split_once("::").expect("a path").1;
     if let Err(why) = tried(separate().args(["sh", "-c", &format!("{ROUTER} && {TRIAL}")])) {
-        println!(
-            "SKIPPED {name}: there can be no network namespaces here (they take root, or user namespaces): {why}"
-        );
-        return;
+        let why =
+            format!("there can be no network namespaces here (they take root, or user namespaces): {why}");
+        return skip(name, &why);
     }
     // If it has to be built, that takes a network.
     mtimer();

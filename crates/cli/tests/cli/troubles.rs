@@ -6,6 +6,8 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use mtimer_store_redis::test_support::Server;
 use serde_json::Value;
@@ -178,6 +180,53 @@ fn whether_redis_is_the_cause() {
     let log = broker.log();
     for line in ["the store cannot be reached, new timers are refused", "the store can be reached again"] {
         assert_eq!(log.matches(line).count(), 1, "{log}");
+    }
+}
+
+#[test]
+fn whether_the_store_is_slow() {
+    let redis = Server::start();
+    let broker = Broker::start(&["--redis", &redis.url()]);
+    let done = Done::default();
+    thread::scope(|scope| {
+        // Also if the test fails.
+        let _done = done.at_the_end();
+        scope.spawn(|| {
+            while !done.is_set() {
+                let _: () = redis.call(&["CLIENT", "PAUSE", "300", "ALL"]);
+            }
+        });
+        scope.spawn(|| {
+            while !done.is_set() {
+                broker.schedule("slow");
+            }
+        });
+        broker.shows(
+            "the store answers slowly",
+            ("mtimer_store_call_seconds_sum{operation=\"apply\"}", 1.0),
+            "the store answers slowly: ",
+        );
+    });
+}
+
+/// Ends threads.
+#[derive(Default)]
+struct Done(AtomicBool);
+
+impl Done {
+    fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Is set when what this returns is dropped.
+    fn at_the_end(&self) -> impl Drop + use<'_> {
+        struct AtTheEnd<'a>(&'a AtomicBool);
+        impl Drop for AtTheEnd<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::Relaxed);
+            }
+        }
+        AtTheEnd(&self.0)
     }
 }
 

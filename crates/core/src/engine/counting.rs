@@ -1,6 +1,8 @@
-//! What clients ask about the whole broker: `Status` and `Broker`.
+//! What is asked about the whole broker: `Status` and `Broker` by clients, and what the store holds
+//! by the shell, for metrics.
 //!
-//! Purpose: counts all partitions once for everybody who has asked by then.
+//! Purpose: counts all partitions once for everybody who has asked by then. A count for metrics
+//! alone does not look at timers in memory, of which there may be very many.
 //! Not in here: when a count begins and which partitions it asks (`counts`); questions about single
 //! timers and listings.
 
@@ -15,7 +17,7 @@ use super::counts::{About, Asker, Count, Row};
 use super::partition::Partition;
 use super::questions::QueryPart;
 use super::table::EntryState;
-use crate::api::{Call, Now, SessionId};
+use crate::api::{Call, Effect, Now, SessionId};
 
 impl Engine {
     /// Answers after the next count.
@@ -32,7 +34,8 @@ impl Engine {
             }
         }
         while let Some(at) = self.counting.next_partition() {
-            let Some(view) = self.partitions.get(at).map(Partition::view) else { continue };
+            let view = if self.counting.has_askers() { Partition::view } else { Partition::outline };
+            let Some(view) = self.partitions.get(at).map(view) else { continue };
             let number = self.counting.add(view);
             if view.reachable {
                 self.ask_store(now, at, QueryPart::Count(number), Call::Census);
@@ -51,6 +54,9 @@ impl Engine {
     fn answer_count(&mut self, count: Count) {
         let status = count.is_wanted(About::Status).then(|| self.status_of(&count.rows));
         let view = count.is_wanted(About::Broker).then(|| self.view_of(&count.rows));
+        if count.wants_stored {
+            self.effects.push(Effect::Stored(stored(&count.rows)));
+        }
         for Asker { session, corr, about } in count.askers {
             let answer = match about {
                 About::Status => status.clone().map(QueryAnswer::Status),
@@ -64,6 +70,7 @@ impl Engine {
 
     fn status_of(&self, rows: &[Row]) -> Status {
         let (loaded, loaded_bytes) = self.memory();
+        let stored = stored(rows);
         let mut status = Status {
             sessions: self.roster.sessions.len() as u64,
             loaded,
@@ -71,18 +78,15 @@ impl Engine {
             ready: self.roster.dests().map(|(_, d)| d.ready.len() as u64).sum(),
             in_flight: rows.iter().map(|row| row.view.in_flight).sum(),
             counters: self.counters().map(|(name, n)| (name.to_owned(), n)).collect(),
-            ..Status::default()
+            pending: stored.pending,
+            retrying: stored.retrying,
+            parked: stored.parked,
+            taken: stored.taken,
+            dead: stored.dead,
+            keys: stored.keys,
+            residue: stored.residue,
         };
         status.counters.sort_unstable();
-        for c in rows.iter().filter_map(|row| row.census) {
-            status.pending += c.pending;
-            status.retrying += c.retrying;
-            status.parked += c.parked;
-            status.taken += c.taken;
-            status.dead += c.dead;
-            status.keys += c.keys;
-            status.residue += c.residue;
-        }
         status
     }
 
@@ -103,16 +107,36 @@ impl Engine {
     }
 }
 
+/// What the store holds of all partitions that were reached.
+fn stored(rows: &[Row]) -> Census {
+    let mut sum = Census::default();
+    for c in rows.iter().filter_map(|row| row.census) {
+        sum.pending += c.pending;
+        sum.retrying += c.retrying;
+        sum.parked += c.parked;
+        sum.taken += c.taken;
+        sum.dead += c.dead;
+        sum.keys += c.keys;
+        sum.residue += c.residue;
+    }
+    sum
+}
+
 impl Partition {
-    /// What memory knows of it.
-    fn view(&self) -> PartitionView {
-        let mut view = PartitionView {
+    /// What memory knows of it without a look at its timers.
+    fn outline(&self) -> PartitionView {
+        PartitionView {
             partition: self.id(),
             epoch: self.epoch(),
             reachable: self.is_up() && !self.is_releasing(),
             loaded: self.table.len() as u64,
             ..PartitionView::default()
-        };
+        }
+    }
+
+    /// What memory knows of it.
+    fn view(&self) -> PartitionView {
+        let mut view = self.outline();
         for (_, entry) in self.table.iter() {
             match entry.state {
                 EntryState::InFlight(_) => view.in_flight += 1,

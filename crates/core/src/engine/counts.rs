@@ -41,6 +41,8 @@ pub(super) enum About {
 pub(super) struct Counting {
     /// Who waits for the next count.
     waiting: Vec<Asker>,
+    /// Whether the shell waits for it, too.
+    wants_stored: bool,
     /// The count under way.
     current: Option<Count>,
     /// Number of the latest count: late answers to earlier ones are ignored.
@@ -53,6 +55,8 @@ pub(super) struct Counting {
 #[derive(Debug)]
 pub(super) struct Count {
     pub(super) askers: Vec<Asker>,
+    /// Whether the shell has asked what the store holds.
+    pub(super) wants_stored: bool,
     began: u64,
     /// Partitions that have not been asked.
     left: VecDeque<PartitionId>,
@@ -77,7 +81,18 @@ impl Counting {
 
     /// When the next count is to begin, monotonic ms, if anybody waits for it.
     pub(super) fn next(&self) -> Option<u64> {
-        (self.current.is_none() && !self.waiting.is_empty()).then_some(self.next_at)
+        let is_wanted = !self.waiting.is_empty() || self.wants_stored;
+        (self.current.is_none() && is_wanted).then_some(self.next_at)
+    }
+
+    /// Tells the shell what the store holds, after the next count.
+    pub(super) fn want_stored(&mut self) {
+        self.wants_stored = true;
+    }
+
+    /// Whether somebody other than the shell waits for the count under way.
+    pub(super) fn has_askers(&self) -> bool {
+        self.current.as_ref().is_some_and(|count| !count.askers.is_empty())
     }
 
     /// Begins a count of these partitions if it is time.
@@ -86,6 +101,7 @@ impl Counting {
             self.number += 1;
             self.current = Some(Count {
                 askers: std::mem::take(&mut self.waiting),
+                wants_stored: std::mem::take(&mut self.wants_stored),
                 began: mono_ms,
                 left: partitions.collect(),
                 asked: Vec::new(),

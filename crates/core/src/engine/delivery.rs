@@ -308,7 +308,9 @@ impl Engine {
             self.count(Counter::Redelivered, again as u64);
             for delivery in outbox {
                 if delivery.attempt == 1 {
-                    self.tallies.sent_after.add_ms(now.time.ms_since(delivery.due));
+                    let late_ms = now.time.ms_since(delivery.due);
+                    self.tallies.sent_after.add_ms(late_ms);
+                    self.tallies.sent_after_of.note(&delivery.headers, late_ms, now.time);
                 }
                 bytes += delivery.content_bytes();
                 frame.push(delivery);

@@ -187,6 +187,7 @@ impl Engine {
             Input::Session(session, event) => self.session(now, session, event),
             Input::Topology(topology) => self.adopt_topology(topology),
             Input::Disown(partition) => self.disown(partition),
+            Input::CountStored => self.counting.want_stored(),
             Input::Tick => {}
             Input::Drain => self.drain(),
             Input::Release => self.release(now),

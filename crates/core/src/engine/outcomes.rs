@@ -21,10 +21,12 @@ impl Engine {
 
     /// Takes note of an outcome that the store has.
     pub(super) fn note_outcome(&mut self, id: TimerId, verdict: &Verdict, late: bool) {
-        self.count_verdict(verdict, late);
+        match verdict {
+            Verdict::Dead { reason, failed, .. } => self.note_death(id, *reason, *failed),
+            _ => self.count_verdict(verdict, late),
+        }
         let entry = self.partitions.get(id.partition()).and_then(|p| p.table.get(id));
-        let dest = entry.map(|entry| entry.dest);
-        if let Some(dest) = dest {
+        if let Some(dest) = entry.map(|entry| entry.dest) {
             let dest = self.roster.dest_mut(dest);
             match verdict {
                 Verdict::Ack | Verdict::LateAck { .. } => dest.failures = 0,
@@ -34,11 +36,15 @@ impl Engine {
                 Verdict::Retry { .. } | Verdict::Dead { .. } => dest.failures += 1,
             }
         }
-        if let Verdict::Dead { reason, failed, .. } = verdict {
-            let (reason, attempts) = (*reason, *failed);
-            let dest = dest.map(|dest| self.roster.dest(dest).name.clone());
-            self.effects.push(Effect::Died(Died { id, dest, reason, attempts }));
-        }
+    }
+
+    /// Takes note of a dead letter that the store has: counts it, and tells the shell.
+    pub(super) fn note_death(&mut self, id: TimerId, reason: DeadReason, attempts: u32) {
+        self.tallies.died(reason);
+        self.count(Counter::Dead, 1);
+        let entry = self.partitions.get(id.partition()).and_then(|p| p.table.get(id));
+        let dest = entry.map(|entry| self.roster.dest(entry.dest).name.clone());
+        self.effects.push(Effect::Died(Died { id, dest, reason, attempts }));
     }
 
     fn count_verdict(&mut self, verdict: &Verdict, late: bool) {
@@ -49,10 +55,7 @@ impl Engine {
                 self.tallies.retry(*tier);
                 Counter::Retried
             }
-            Verdict::Dead { reason, .. } => {
-                self.tallies.died(*reason);
-                Counter::Dead
-            }
+            Verdict::Dead { .. } => return,
             Verdict::Expired => Counter::Expired,
             Verdict::Unconfirmed => Counter::Unconfirmed,
         };

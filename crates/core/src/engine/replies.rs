@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use mtimer_protocol::{ErrorCode, OpReply, ServerMessage};
 use mtimer_store::{Answer, CancelAnswer, Record, Refusal, RescheduleAnswer, ScheduleAnswer};
-use mtimer_types::{PartitionId, Target, Time, Timer, TimerId};
+use mtimer_types::{DeadReason, PartitionId, Target, Time, Timer, TimerId};
 
 use super::Engine;
 use super::calls::OpenCall;
@@ -128,8 +128,11 @@ impl Engine {
                 self.forget(id);
                 OpReply::Cancelled(id)
             }
-            CancelAnswer::TooLate(id) => {
+            CancelAnswer::TooLate(id) | CancelAnswer::Died { id, .. } => {
                 self.count(Counter::CancelTooLate, 1);
+                if let CancelAnswer::Died { failed, .. } = answer {
+                    self.note_death(id, DeadReason::Stopped, failed);
+                }
                 self.stop_attempts(id);
                 OpReply::TooLate(id)
             }

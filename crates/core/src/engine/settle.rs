@@ -243,7 +243,14 @@ impl Engine {
         if late {
             self.end_late_ack(id);
         }
-        let done = matches!(answer, Answer::Done);
+        let verdict = match verdict {
+            // A cancel came first.
+            Verdict::Retry { failed, error, .. } if *answer == Answer::Died => {
+                Verdict::Dead { reason: DeadReason::Stopped, failed, error }
+            }
+            other => other,
+        };
+        let done = matches!(answer, Answer::Done | Answer::Died);
         if self.options.traces && (done || !late) {
             self.trace_settled(id, done.then_some(&verdict));
         }
@@ -256,8 +263,7 @@ impl Engine {
         match verdict {
             Verdict::Ack | Verdict::LateAck { .. } if late && !done => self.unhold(id),
             Verdict::Retry { fire, failed, error, .. } if done => {
-                // Found stopped by the store, it is dead now: it is no longer pending, and memory
-                // must not keep it.
+                // What is stopped as far as memory knows is being read anew.
                 let Some(mut record) = self.forget(id) else { return self.report(report, id, refused) };
                 let within = self.partition(id.partition()).is_some_and(|p| fire <= p.horizon());
                 if within && !record.progress.stopped {

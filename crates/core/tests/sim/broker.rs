@@ -309,7 +309,7 @@ impl World {
                 self.want(b, partition.0);
             }
             // No timer of a simulation has a trace; what has died is looked up in the store.
-            Effect::Settled(..) | Effect::Died(_) => {}
+            Effect::Settled(..) | Effect::Died(_) | Effect::Stored(_) => {}
             Effect::Released => {
                 self.end(b);
                 let after = self.rng.between(50, 3_000);

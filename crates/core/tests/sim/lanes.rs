@@ -335,7 +335,9 @@ impl World {
 fn touched(op: &Op, answer: &Answer) -> Vec<TimerId> {
     let other = match answer {
         Answer::Schedule(ScheduleAnswer::Scheduled { replaced, .. }) => *replaced,
-        Answer::Cancel(CancelAnswer::Cancelled(id) | CancelAnswer::TooLate(id))
+        Answer::Cancel(
+            CancelAnswer::Cancelled(id) | CancelAnswer::TooLate(id) | CancelAnswer::Died { id, .. },
+        )
         | Answer::Reschedule(RescheduleAnswer::Rescheduled(id)) => Some(*id),
         _ => None,
     };

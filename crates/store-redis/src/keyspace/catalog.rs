@@ -25,7 +25,7 @@ use super::fingerprints::Fingerprints;
 use super::keys::{IndexKey, SlotKey};
 use super::levels::level;
 use super::place::Placed;
-use super::secret::{Hash, Secret};
+use super::secret::{KeyedHash, Secret};
 
 /// Timers after which a slot is full: Redis keeps such a hash as a list-pack, also by default
 /// (`hash-max-listpack-entries`), and does not have to search through more than these.
@@ -75,7 +75,7 @@ pub(crate) struct Place {
 /// [`Catalog::abandon`].
 #[derive(Debug, Default)]
 pub(crate) struct Placements {
-    placed: Vec<(SlotKey, Hash, u32)>,
+    placed: Vec<(SlotKey, KeyedHash, u32)>,
     new: Vec<SlotKey>,
 }
 
@@ -87,19 +87,10 @@ impl Placements {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum SlotState {
-    /// In `zset`, or `retry<n>` for a retry tier.
-    Waiting,
-    /// In `list`.
-    List,
-    /// In `copy`.
-    Copy,
-}
-
 #[derive(Debug)]
 struct Slot {
-    state: SlotState,
+    /// The index in which it is, or is to be.
+    index: IndexKey,
     timers: u32,
     bytes: u32,
     /// Earliest fire time, ms, of a timer that may not be loaded; `None`: all are.
@@ -108,8 +99,8 @@ struct Slot {
 }
 
 impl Slot {
-    const fn new(state: SlotState) -> Self {
-        Self { state, timers: 0, bytes: 0, need: None, ids: Fingerprints::EMPTY }
+    const fn new(index: IndexKey) -> Self {
+        Self { index, timers: 0, bytes: 0, need: None, ids: Fingerprints::EMPTY }
     }
 
     const fn is_full(&self) -> bool {
@@ -137,14 +128,9 @@ impl Catalog {
     /// A slot was found in an index when the partition was acquired, with so many timers: any id
     /// may be in it.
     pub(crate) fn found(&mut self, slot: SlotKey, index: IndexKey, timers: u32) {
-        let state = match index {
-            IndexKey::Zset | IndexKey::Retry(_) => SlotState::Waiting,
-            IndexKey::List => SlotState::List,
-            IndexKey::Copy => SlotState::Copy,
-        };
         let (bytes, ids) = (FOUND_BYTES, Fingerprints::UNKNOWN);
         let ids = if broken!(FoundSlotsTakenForEmpty) { Fingerprints::EMPTY } else { ids };
-        self.slots.insert(slot, Slot { timers, bytes, ids, ..Slot::new(state) });
+        self.slots.insert(slot, Slot { timers, bytes, ids, ..Slot::new(index) });
         self.set_need(slot, Some(slot.start.max(self.next)));
     }
 
@@ -161,16 +147,15 @@ impl Catalog {
 
     /// The index in which a slot is, or is to be.
     pub(crate) fn index(&self, slot: SlotKey) -> IndexKey {
-        match self.slots.get(&slot).map_or(self.new_state(slot), |entry| entry.state) {
-            SlotState::List => IndexKey::List,
-            SlotState::Copy => IndexKey::Copy,
-            SlotState::Waiting if slot.track == 0 => IndexKey::Zset,
-            SlotState::Waiting => IndexKey::Retry(slot.track),
-        }
+        self.slots.get(&slot).map_or(self.new_index(slot), |entry| entry.index)
     }
 
-    const fn new_state(&self, slot: SlotKey) -> SlotState {
-        if slot.start < self.next { SlotState::Copy } else { SlotState::Waiting }
+    const fn new_index(&self, slot: SlotKey) -> IndexKey {
+        match slot.track {
+            _ if slot.start < self.next => IndexKey::Copy,
+            0 => IndexKey::Zset,
+            tier => IndexKey::Retry(tier),
+        }
     }
 
     /// Whether [`Catalog::candidates`] rules out for this slot whatever is not in it.
@@ -220,7 +205,7 @@ impl Catalog {
         let slot = self.choose(timer, track, width);
         let size = u32::try_from(size).unwrap_or(u32::MAX);
         if !self.slots.contains_key(&slot) {
-            self.slots.insert(slot, Slot::new(self.new_state(slot)));
+            self.slots.insert(slot, Slot::new(self.new_index(slot)));
             turn.new.push(slot);
         }
         turn.placed.push((slot, timer.hash, size));
@@ -254,17 +239,17 @@ impl Catalog {
         start >= self.next && (start > self.splitting || !self.is_dense((track, width, start)))
     }
 
-    fn add(&mut self, slot: SlotKey, id: Hash, fire: u64, size: u32) {
+    fn add(&mut self, slot: SlotKey, id: KeyedHash, fire: u64, size: u32) {
         let next = self.next;
         let Some(entry) = self.slots.get_mut(&slot) else { return };
         entry.timers += 1;
         entry.bytes = entry.bytes.saturating_add(size);
         entry.ids.add(id);
-        let need = match entry.state {
+        let need = match entry.index {
             // The owner remembers what it files before the horizon.
-            SlotState::Copy if fire < next => entry.need,
-            SlotState::Copy => Some(entry.need.map_or(fire, |need| need.min(fire))),
-            SlotState::Waiting | SlotState::List => Some(slot.start.max(next)),
+            IndexKey::Copy if fire < next => entry.need,
+            IndexKey::Copy => Some(entry.need.map_or(fire, |need| need.min(fire))),
+            IndexKey::Zset | IndexKey::Retry(_) | IndexKey::List => Some(slot.start.max(next)),
         };
         self.set_need(slot, need);
     }
@@ -292,7 +277,7 @@ impl Catalog {
     }
 
     /// `size`: of each; `None`: the average.
-    fn take_out(&mut self, slot: SlotKey, ids: impl IntoIterator<Item = Hash>, size: Option<u32>) {
+    fn take_out(&mut self, slot: SlotKey, ids: impl IntoIterator<Item = KeyedHash>, size: Option<u32>) {
         let Some(entry) = self.slots.get_mut(&slot) else { return };
         for id in ids {
             let size = size.unwrap_or(entry.bytes / entry.timers.max(1));
@@ -330,7 +315,7 @@ impl Catalog {
         }
         self.read_ids(slot, ids);
         if let Some(entry) = self.slots.get_mut(&slot) {
-            (entry.state, entry.bytes) = (SlotState::Copy, u32::try_from(bytes).unwrap_or(u32::MAX));
+            (entry.index, entry.bytes) = (IndexKey::Copy, u32::try_from(bytes).unwrap_or(u32::MAX));
             self.set_need(slot, None);
         }
     }
@@ -410,7 +395,7 @@ impl Catalog {
         self.next = self.next.min(beyond.as_ms().saturating_add(1));
         let next = self.next;
         let affected =
-            self.slots.iter().filter(|(slot, entry)| entry.state == SlotState::Copy && slot.end() > next);
+            self.slots.iter().filter(|(slot, entry)| entry.index == IndexKey::Copy && slot.end() > next);
         let affected: Vec<SlotKey> = affected.map(|(slot, _)| *slot).collect();
         affected.iter().for_each(|slot| self.set_need(*slot, Some(slot.start.max(next))));
         affected.into_iter().filter(|slot| slot.start >= next).collect()
@@ -419,7 +404,7 @@ impl Catalog {
     /// A slot was moved to the list.
     pub(crate) fn listed(&mut self, slot: SlotKey) {
         if let Some(entry) = self.slots.get_mut(&slot) {
-            entry.state = SlotState::List;
+            entry.index = IndexKey::List;
         }
     }
 

@@ -6,8 +6,7 @@
 //! of a few hundred new timers read something in vain.
 
 use super::keys::Bucket;
-use super::secret::Hash;
-use super::secret::SHARDS;
+use super::secret::{KeyedHash, SHARDS};
 
 /// Fields of a hash that are remembered; of one that has more nothing is known.
 const MOST: usize = 1_024;
@@ -34,14 +33,14 @@ impl Fingerprints {
     }
 
     /// Whether the field may be there. Always true if nothing is known.
-    pub(crate) fn may_have(&self, hash: Hash) -> bool {
+    pub(crate) fn may_have(&self, hash: KeyedHash) -> bool {
         // Without a branch for each of them: vector instructions compare many at a time.
         let has = |some: &[u32]| some.iter().fold(false, |has, other| has | (*other == hash.fingerprint()));
         self.0.as_ref().is_none_or(|all| all.chunks(64).any(has))
     }
 
     /// A field is, or is about to be, there that was not.
-    pub(crate) fn add(&mut self, hash: Hash) {
+    pub(crate) fn add(&mut self, hash: KeyedHash) {
         match &mut self.0 {
             Some(all) if all.len() < MOST => all.push(hash.fingerprint()),
             _ => self.0 = None,
@@ -49,7 +48,7 @@ impl Fingerprints {
     }
 
     /// A field that was there is not any more.
-    pub(crate) fn remove(&mut self, hash: Hash) {
+    pub(crate) fn remove(&mut self, hash: KeyedHash) {
         let Some(all) = &mut self.0 else { return };
         match all.iter().position(|other| *other == hash.fingerprint()) {
             Some(at) => _ = all.swap_remove(at),
@@ -59,8 +58,8 @@ impl Fingerprints {
     }
 }
 
-impl FromIterator<Hash> for Fingerprints {
-    fn from_iter<I: IntoIterator<Item = Hash>>(fields: I) -> Self {
+impl FromIterator<KeyedHash> for Fingerprints {
+    fn from_iter<I: IntoIterator<Item = KeyedHash>>(fields: I) -> Self {
         let mut all = Self::default();
         fields.into_iter().for_each(|hash| all.add(hash));
         all
@@ -70,7 +69,7 @@ impl FromIterator<Hash> for Fingerprints {
 /// Which timers may have an entry in `moved`; of a partition without any to begin with.
 ///
 /// At most 64 KiB. A shard that has had more than 1,024 entries, or was found with some, is known
-/// again once it was read whole or is empty.
+/// again once it is empty.
 #[derive(Debug, Default)]
 pub(crate) struct MovedFilter {
     shards: [Shard; SHARDS as usize],
@@ -91,23 +90,15 @@ impl MovedFilter {
         }
     }
 
-    /// A shard has these ids, and no others (HKEYS).
-    #[cfg(test)]
-    pub(crate) fn read(&mut self, shard: u8, ids: impl ExactSizeIterator<Item = Hash>) {
-        if let Some(found) = self.shards.get_mut(usize::from(shard)) {
-            *found = Shard { entries: ids.len() as u64, ids: ids.collect() };
-        }
-    }
-
     /// A timer has, or is about to have, an entry that had none.
-    pub(crate) fn add(&mut self, id: Hash) {
+    pub(crate) fn add(&mut self, id: KeyedHash) {
         let shard = &mut self.shards[usize::from(id.shard())];
         shard.entries += 1;
         shard.ids.add(id);
     }
 
     /// A timer that had an entry has none any more.
-    pub(crate) fn remove(&mut self, id: Hash) {
+    pub(crate) fn remove(&mut self, id: KeyedHash) {
         let shard = &mut self.shards[usize::from(id.shard())];
         shard.entries = shard.entries.saturating_sub(1);
         shard.ids.remove(id);
@@ -117,7 +108,7 @@ impl MovedFilter {
     }
 
     /// Whether the timer may have an entry.
-    pub(crate) fn may_have(&self, id: Hash) -> bool {
+    pub(crate) fn may_have(&self, id: KeyedHash) -> bool {
         self.shards[usize::from(id.shard())].ids.may_have(id)
     }
 }
@@ -125,52 +116,47 @@ impl MovedFilter {
 /// Parts of a large hash that are filtered by themselves.
 const PARTS: usize = 64;
 
-/// A large hash in parts, each of which is known as long as it is small enough.
-type Parts = Box<[Fingerprints; PARTS]>;
-
-fn parts(each: Fingerprints) -> Parts {
-    Box::new(std::array::from_fn(|_| each.clone()))
-}
-
-/// Which application keys may name a timer. At most 260 KiB; nothing is known of a 64th of them if
-/// it has more than 1,024. With it a schedule with a new key reads nothing: `bench schedule --keyed
+/// Which fields a large hash may have, in parts, each of which is known as long as it has at most
+/// 1,024 fields: 260 KiB at most.
+///
+/// With one for application keys a schedule with a new key reads nothing: `bench schedule --keyed
 /// 100` makes 235,000 timers a second in place of 161,000, together with what is known of ids.
 #[derive(Clone, Debug)]
-pub(crate) struct KeyFilter(Parts);
+pub(crate) struct LargeFilter(Box<[Fingerprints; PARTS]>);
 
-impl Default for KeyFilter {
-    /// Of a partition without keys.
+impl Default for LargeFilter {
+    /// Of an empty hash.
     fn default() -> Self {
-        Self(parts(Fingerprints::EMPTY))
+        Self(Box::new([const { Fingerprints::EMPTY }; PARTS]))
     }
 }
 
-impl KeyFilter {
-    /// Of a partition of whose keys nothing is known.
+impl LargeFilter {
+    /// Of a hash of which nothing is known.
     pub(crate) fn unknown() -> Self {
-        Self(parts(Fingerprints::UNKNOWN))
+        Self(Box::new([const { Fingerprints::UNKNOWN }; PARTS]))
     }
 
-    /// A key names, or is about to name, a timer that named none.
-    pub(crate) fn add(&mut self, key: Hash) {
-        self.0[key.part(PARTS)].add(key);
+    /// A field is, or is about to be, there that was not.
+    pub(crate) fn add(&mut self, field: KeyedHash) {
+        self.0[field.part(PARTS)].add(field);
     }
 
-    /// A key that named a timer names none any more.
-    pub(crate) fn remove(&mut self, key: Hash) {
-        self.0[key.part(PARTS)].remove(key);
+    /// A field that was there is not any more.
+    pub(crate) fn remove(&mut self, field: KeyedHash) {
+        self.0[field.part(PARTS)].remove(field);
     }
 
-    /// Whether the key may name a timer.
-    pub(crate) fn may_have(&self, key: Hash) -> bool {
-        self.0[key.part(PARTS)].may_have(key)
+    /// Whether the field may be there.
+    pub(crate) fn may_have(&self, field: KeyedHash) -> bool {
+        self.0[field.part(PARTS)].may_have(field)
     }
 }
 
-impl FromIterator<Hash> for KeyFilter {
-    fn from_iter<I: IntoIterator<Item = Hash>>(keys: I) -> Self {
+impl FromIterator<KeyedHash> for LargeFilter {
+    fn from_iter<I: IntoIterator<Item = KeyedHash>>(fields: I) -> Self {
         let mut all = Self::default();
-        keys.into_iter().for_each(|key| all.add(key));
+        fields.into_iter().for_each(|field| all.add(field));
         all
     }
 }
@@ -178,9 +164,8 @@ impl FromIterator<Hash> for KeyFilter {
 /// Buckets that are remembered: those around the present one.
 const BUCKETS: usize = 4;
 
-/// Which timers and requests may have a remembered outcome in an `ended` bucket. At most 260 KiB a
-/// bucket, and four buckets; nothing is known of a 64th of a bucket in which there are more than
-/// 1,024.
+/// Which timers and requests may have a remembered outcome in an `ended` bucket. Of four buckets at
+/// most.
 ///
 /// Nobody but the owner writes outcomes, and only into the bucket of its clock: so buckets that
 /// begin behind its acquisition are known from their first outcome on, and so are earlier ones that
@@ -188,7 +173,7 @@ const BUCKETS: usize = 4;
 #[derive(Debug)]
 pub(crate) struct EndedFilter {
     /// By bucket, ascending: those with outcomes.
-    buckets: Vec<(Bucket, Parts)>,
+    buckets: Vec<(Bucket, LargeFilter)>,
     /// All buckets from this one on are known.
     known_from: Bucket,
     /// Earlier buckets that are known: they were empty.
@@ -229,20 +214,20 @@ impl EndedFilter {
     }
 
     /// An outcome is, or is about to be, in a bucket.
-    pub(crate) fn add(&mut self, bucket: Bucket, field: Hash) {
+    pub(crate) fn add(&mut self, bucket: Bucket, field: KeyedHash) {
         if !self.knows(bucket) {
             return;
         }
         let at = match self.buckets.binary_search_by_key(&bucket, |(b, _)| *b) {
             Ok(at) => at,
             Err(at) => {
-                self.buckets.insert(at, (bucket, parts(Fingerprints::EMPTY)));
+                self.buckets.insert(at, (bucket, LargeFilter::default()));
                 at
             }
         };
-        let part = &mut self.buckets[at].1[field.part(PARTS)];
-        if !part.may_have(field) {
-            part.add(field);
+        let fields = &mut self.buckets[at].1;
+        if !fields.may_have(field) {
+            fields.add(field);
         }
         if self.buckets.len() > BUCKETS {
             let (oldest, _) = self.buckets.remove(0);
@@ -252,8 +237,8 @@ impl EndedFilter {
     }
 
     /// Whether an outcome may be in a bucket.
-    pub(crate) fn may_have(&self, bucket: Bucket, field: Hash) -> bool {
-        let has = |(b, parts): &(Bucket, Parts)| *b == bucket && parts[field.part(PARTS)].may_have(field);
+    pub(crate) fn may_have(&self, bucket: Bucket, field: KeyedHash) -> bool {
+        let has = |(b, fields): &(Bucket, LargeFilter)| *b == bucket && fields.may_have(field);
         !self.knows(bucket) || self.buckets.iter().any(has)
     }
 }
@@ -266,7 +251,7 @@ mod tests {
     use super::super::secret::Secret;
     use super::*;
 
-    fn hash(n: u64) -> Hash {
+    fn hash(n: u64) -> KeyedHash {
         let id = TimerId::with_width(Time::from_ms(7_000), SlotWidth::Second, PartitionId(0), n);
         Secret::new([3; 16]).id(id)
     }
@@ -316,18 +301,18 @@ mod tests {
 
     #[test]
     fn keys_are_known_until_a_part_has_too_many() {
-        let mut keys: KeyFilter = (0..10_000).map(hash).collect();
+        let mut keys: LargeFilter = (0..10_000).map(hash).collect();
         assert!((0..10_000).all(|n| keys.may_have(hash(n))));
         assert!((10_000..20_000).filter(|n| keys.may_have(hash(*n))).count() < 5);
         (0..9_999).for_each(|n| keys.remove(hash(n)));
         assert!(keys.may_have(hash(9_999)) && !keys.may_have(hash(9_998)));
         (0..200_000).for_each(|n| keys.add(hash(n)));
         assert!(keys.may_have(hash(1 << 40)));
-        assert!(KeyFilter::unknown().may_have(hash(1)) && !KeyFilter::default().may_have(hash(1)));
+        assert!(LargeFilter::unknown().may_have(hash(1)) && !LargeFilter::default().may_have(hash(1)));
     }
 
     #[test]
-    fn a_shard_is_known_if_it_was_seen_from_its_first_entry_on_or_read_or_is_empty() {
+    fn a_shard_is_known_if_it_was_seen_from_its_first_entry_on_or_is_empty() {
         let mut moved = MovedFilter::default();
         let [one, other] = [1, 2].map(hash);
         assert!(!moved.may_have(one));
@@ -339,8 +324,6 @@ mod tests {
         let elsewhere = (3..).map(hash).find(|hash| hash.shard() != one.shard()).unwrap();
         let beside = (3..).map(hash).find(|hash| hash.shard() == one.shard()).unwrap();
         assert!(moved.may_have(one) && moved.may_have(beside) && !moved.may_have(elsewhere));
-        moved.read(one.shard(), [one].into_iter());
-        assert!(moved.may_have(one) && !moved.may_have(beside));
         moved.found(one.shard(), 2);
         moved.remove(beside);
         assert!(moved.may_have(beside));
@@ -411,6 +394,6 @@ mod tests {
         assert!(mistaken(&ended) < 10, "{}", mistaken(&ended));
         (30_000..200_000).for_each(|n| add(&mut ended, n));
         assert_eq!(mistaken(&ended), 10_000);
-        assert!(ended.buckets.iter().flat_map(|(_, parts)| parts.iter()).all(|part| !part.is_known()));
+        assert!(ended.buckets.iter().flat_map(|(_, fields)| fields.0.iter()).all(|part| !part.is_known()));
     }
 }

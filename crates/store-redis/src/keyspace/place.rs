@@ -16,7 +16,7 @@ use mtimer_types::{SlotWidth, Time, TimerId};
 
 use super::keys::SlotKey;
 use super::levels::{bits, first_of, levels};
-use super::secret::Hash;
+use super::secret::KeyedHash;
 
 /// A timer that has a place among the siblings of any slot.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +24,7 @@ pub(crate) struct Placed {
     /// The timer.
     pub(crate) id: TimerId,
     /// Of its id.
-    pub(crate) hash: Hash,
+    pub(crate) hash: KeyedHash,
     /// When it fires.
     pub(crate) fire: Time,
 }

@@ -16,9 +16,9 @@ pub(crate) const SHARDS: u8 = 16;
 /// Bits of a hash, from the lowest: 16 are of the fingerprint, 8 choose a shard, 8 are of the
 /// fingerprint, 32 choose a sibling. So timers of one hash have independent fingerprints.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Hash(u64);
+pub(crate) struct KeyedHash(u64);
 
-impl Hash {
+impl KeyedHash {
     /// Of the field of an application key, which is a keyed hash already.
     pub(crate) fn of_key(field: &KeyField) -> Self {
         let [a, b, c, d, e, f, g, h, ..] = *field;
@@ -76,13 +76,13 @@ impl Secret {
     }
 
     /// The hash of an id.
-    pub(crate) fn id(&self, id: TimerId) -> Hash {
+    pub(crate) fn id(&self, id: TimerId) -> KeyedHash {
         self.bytes(&id.to_bytes())
     }
 
     /// The hash of the field of an `ended` bucket.
-    pub(crate) fn bytes(&self, bytes: &[u8]) -> Hash {
-        Hash(self.short.hash(bytes))
+    pub(crate) fn bytes(&self, bytes: &[u8]) -> KeyedHash {
+        KeyedHash(self.short.hash(bytes))
     }
 
     /// The field of an application key.

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use mtimer_store::{Acquire, AcquireError, Health, InFlight, LaneError, StoreError};
-use mtimer_types::{Epoch, PartitionId, Term, Time};
+use mtimer_store::{Acquire, AcquireError, Health, InFlight, LaneError, OwnerRecord, StoreError};
+use mtimer_types::{Epoch, Nonce, PartitionId, Term, Time};
 use redis::{Pipeline, Value};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -14,16 +14,15 @@ use super::identity::Identity;
 use super::listing::index_keys;
 use super::log::{Log, LogBudget};
 use super::owner::Owner;
-use super::reply;
 use super::trim::{Trimmer, Trimming};
 use super::unreadable::Unreadable;
 use super::writer::Writer;
 use crate::keyspace::catalog::Catalog;
-use crate::keyspace::fingerprints::{EndedFilter, KeyFilter, MovedFilter};
+use crate::keyspace::fingerprints::{EndedFilter, LargeFilter, MovedFilter};
 use crate::keyspace::keys::{Bucket, HashKey, IndexKey, Keyspace, SlotKey, hash_slot};
-use crate::keyspace::secret::{Hash, SHARDS, Secret};
+use crate::keyspace::secret::{KeyedHash, SHARDS, Secret};
 use crate::keyspace::value::{decode_destination, decode_in_flight};
-use crate::wire::{Network, Quorum, Script};
+use crate::wire::{Network, Quorum, Reply, Script, ask, numbers};
 
 /// Entries of each index that are read at a time.
 const INDEX_PAGE: usize = 300;
@@ -55,26 +54,20 @@ struct Granted {
 }
 
 /// Acquires a partition and reads its indexes. Also what was under way when it was released.
-///
-/// `ask` runs a command on the master of a hash slot, for some seconds.
-pub(crate) async fn acquire<A>(
+pub(crate) async fn acquire(
     shared: &Shared,
     request: Acquire,
     health: watch::Sender<Health>,
     abandoned: CancellationToken,
-    ask: impl FnOnce(u16, redis::Cmd) -> A,
-) -> Result<(Owner, Vec<InFlight>), AcquireError>
-where
-    A: Future<Output = Result<Value, StoreError>>,
-{
+) -> Result<(Owner, Vec<InFlight>), AcquireError> {
     let space = Keyspace::new(&shared.cluster, request.partition);
     let owner_key = space.owner();
     let slot = hash_slot(&owner_key);
-    let mut command = redis::cmd("EVALSHA");
-    command.arg(Script::Acquire.sha1()).arg(1).arg(&owner_key).arg(request.expected.0).arg(request.nonce.0);
     let request = if broken!(NoFloor) { Acquire { floor: Epoch(0), ..request } } else { request };
-    command.arg(request.term.0).arg(request.version).arg(request.floor.0);
-    let granted = granted(&request, &owner_key, ask(slot, command).await?)?;
+    let Acquire { expected, nonce, term, version, floor, .. } = request;
+    let mut command = Script::Acquire.command(&[&owner_key]);
+    command.arg(&[expected.0, nonce.0, term.0, version, floor.0]);
+    let granted = granted(&request, &owner_key, &ask(&*shared.network, slot, &command).await?)?;
     let identity = Identity {
         partition: request.partition,
         owner_key,
@@ -95,8 +88,8 @@ where
         moved: MovedFilter::default(),
         // The epoch is the store's clock, or above it.
         ended: EndedFilter::new(Bucket::of(Time::from_ms(granted.epoch.0))),
-        keys: KeyFilter::unknown(),
-        found_keys: KeyFilter::unknown(),
+        keys: LargeFilter::unknown(),
+        found_keys: LargeFilter::unknown(),
         taken: HashSet::new(),
         keys_are_hash_table: false,
         dests: Destinations::default(),
@@ -113,26 +106,26 @@ where
     Ok((owner, granted.in_flight))
 }
 
-fn granted(request: &Acquire, key: &str, answer: Value) -> Result<Granted, AcquireError> {
-    let mut fields = reply::list(answer).into_iter();
-    let kind = fields.next().and_then(reply::bytes);
-    let fields: Vec<Value> = fields.collect();
-    let number = |i: usize| fields.get(i).and_then(reply::number).unwrap_or_default();
+fn granted(request: &Acquire, key: &str, answer: &Value) -> Result<Granted, AcquireError> {
+    let (kind, fields) = answer.items().split_first().unwrap_or((&Value::Nil, &[]));
     let partition = request.partition;
     let unusable = |what: &str| AcquireError::Store(StoreError::Unusable(format!("{key} {what}")));
-    match kind.as_deref() {
-        Some(b"OK") => {
-            let in_flight = fields.get(3).cloned().and_then(reply::bytes).unwrap_or_default();
-            let in_flight = decode_in_flight(&in_flight)
+    match kind.text() {
+        Some("OK") => {
+            let [epoch, prior_claim, seq, _, position] = numbers(fields);
+            let in_flight = fields.get(3).and_then(Reply::bytes).unwrap_or_default();
+            let in_flight = decode_in_flight(in_flight)
                 .ok_or_else(|| unusable("is damaged: its deliveries under way cannot be read"))?;
-            let (epoch, prior_claim) = (Epoch(number(0)), Time::from_ms(number(1)));
-            Ok(Granted { epoch, prior_claim, seq: number(2), in_flight, position: number(4) })
+            let (epoch, prior_claim) = (Epoch(epoch), Time::from_ms(prior_claim));
+            Ok(Granted { epoch, prior_claim, seq, in_flight, position })
         }
-        Some(b"EPOCH") => {
-            Err(AcquireError::Epoch { partition, stored: Epoch(number(0)), expected: request.expected })
+        Some("EPOCH") => {
+            let [stored] = numbers(fields);
+            Err(AcquireError::Epoch { partition, stored: Epoch(stored), expected: request.expected })
         }
-        Some(b"ASSIGNMENT") => {
-            let (given, stored) = ((request.term, request.version), (Term(number(0)), number(1)));
+        Some("ASSIGNMENT") => {
+            let [term, version] = numbers(fields);
+            let (given, stored) = ((request.term, request.version), (Term(term), version));
             Err(AcquireError::Assignment { given, stored })
         }
         _ => Err(unusable("is not mtimer's: choose another cluster name")),
@@ -145,14 +138,11 @@ impl Owner {
     async fn rebuild(&mut self) -> Result<(), LaneError> {
         self.read_destinations().await?;
         self.read_indexes().await?;
-        let mut reads = Pipeline::new();
-        (0..SHARDS).for_each(|shard| _ = reads.cmd("HLEN").arg(self.space.hash(HashKey::Moved(shard))));
-        let buckets = self.ended.to_look_at();
-        buckets.for_each(|bucket| _ = reads.cmd("HLEN").arg(self.space.hash(HashKey::Ended(bucket))));
-        reads.cmd("HLEN").arg(self.space.hash(HashKey::AppKeys));
-        let mut lengths = self.writer.read(&reads).await?;
-        let keys = lengths.pop().as_ref().and_then(reply::number);
-        let mut lengths = lengths.iter().map(reply::number);
+        let hashes = (0..SHARDS).map(HashKey::Moved).chain(self.ended.to_look_at().map(HashKey::Ended));
+        let hashes = hashes.chain([HashKey::AppKeys]).map(|hash| self.space.hash(hash));
+        let mut lengths = self.writer.read_each("HLEN", hashes).await?;
+        let keys = lengths.pop().as_ref().and_then(Reply::number);
+        let mut lengths = lengths.iter().map(Reply::number);
         for shard in 0..SHARDS {
             self.moved.found(shard, lengths.next().flatten().unwrap_or_default());
         }
@@ -169,13 +159,12 @@ impl Owner {
         if count == 0 {
             (self.keys, self.found_keys) = Default::default();
         } else if count <= KNOWN_KEYS {
-            let mut reads = Pipeline::new();
-            reads.cmd("HKEYS").arg(self.space.hash(HashKey::AppKeys));
-            let fields = reply::list(self.writer.read(&reads).await?.pop().unwrap_or_default());
+            let key = self.space.hash(HashKey::AppKeys);
+            let fields = self.writer.read_each("HKEYS", [key]).await?.pop().unwrap_or_default().into_items();
             // The empty field is none: see `LARGE`.
             if fields.len() as u64 == count {
-                let keys = fields.into_iter().filter_map(|field| reply::bytes(field)?[..].try_into().ok());
-                self.keys = keys.map(|key| Hash::of_key(&key)).collect();
+                let keys = fields.into_iter().filter_map(|field| field.bytes()?[..].try_into().ok());
+                self.keys = keys.map(|key| KeyedHash::of_key(&key)).collect();
                 self.found_keys = self.keys.clone();
             }
         }
@@ -191,9 +180,9 @@ impl Owner {
             }
             let mut is_last = true;
             for (index, names) in index_keys().zip(self.writer.read(&reads).await?) {
-                let names = reply::list(names);
+                let names = names.into_items();
                 is_last &= names.len() < INDEX_PAGE;
-                let names = names.into_iter().filter_map(reply::bytes);
+                let names = names.into_iter().filter_map(Reply::into_bytes);
                 let slots = names.filter_map(|name| SlotKey::parse(std::str::from_utf8(&name).ok()?));
                 self.read_lengths(index, slots.collect()).await?;
             }
@@ -208,10 +197,10 @@ impl Owner {
         if slots.is_empty() {
             return Ok(());
         }
-        let mut reads = Pipeline::new();
-        slots.iter().for_each(|slot| _ = reads.cmd("HLEN").arg(self.space.hash(HashKey::Slot(*slot))));
-        for (slot, length) in slots.into_iter().zip(self.writer.read(&reads).await?) {
-            let timers = reply::number(&length).and_then(|n| u32::try_from(n).ok());
+        let keys = slots.iter().map(|slot| self.space.hash(HashKey::Slot(*slot)));
+        let lengths = self.writer.read_each("HLEN", keys).await?;
+        for (slot, length) in slots.into_iter().zip(lengths) {
+            let timers = length.number().and_then(|n| u32::try_from(n).ok());
             self.catalog.found(slot, index, timers.unwrap_or_default());
         }
         Ok(())
@@ -224,8 +213,8 @@ impl Owner {
             let numbers: Vec<u32> = (first..first + DESTINATION_PAGE).collect();
             reads.cmd("HMGET").arg(self.space.destinations()).arg(&numbers);
             let answer = self.writer.read(&reads).await?.pop().unwrap_or_default();
-            for value in reply::list(answer) {
-                let Some(bytes) = reply::bytes(value) else { return Ok(()) };
+            for value in answer.into_items() {
+                let Some(bytes) = value.into_bytes() else { return Ok(()) };
                 let dest = std::str::from_utf8(&bytes).ok().and_then(decode_destination);
                 let damaged = || {
                     let (partition, key) = (self.partition(), self.space.destinations());
@@ -241,21 +230,25 @@ impl Owner {
     }
 }
 
-/// Who owns a partition, from the fields of its owner record ([`OWNER_FIELDS`]).
-pub(crate) fn owner_record(fields: &[Value]) -> mtimer_store::OwnerRecord {
-    let number = |i: usize| fields.get(i).and_then(reply::number).unwrap_or_default();
-    mtimer_store::OwnerRecord {
-        epoch: Epoch(number(0)),
-        nonce: mtimer_types::Nonce(number(1)),
-        term: Term(number(2)),
-        version: number(3),
-        claimed_until: Time::from_ms(number(4)),
-        released: number(5) == 1,
-    }
+/// Reads who owns a partition.
+///
+/// # Errors
+///
+/// As [`ask`].
+pub(crate) async fn read_owner(shared: &Shared, partition: PartitionId) -> Result<OwnerRecord, StoreError> {
+    let key = owner_key(&shared.cluster, partition);
+    let read = redis::cmd("HMGET").arg(&key).arg(&["e", "n", "t", "v", "c", "r"]).to_owned();
+    let answer = ask(&*shared.network, hash_slot(&key), &read).await?;
+    let [epoch, nonce, term, version, claimed_until, released] = numbers(answer.items());
+    Ok(OwnerRecord {
+        epoch: Epoch(epoch),
+        nonce: Nonce(nonce),
+        term: Term(term),
+        version,
+        claimed_until: Time::from_ms(claimed_until),
+        released: released == 1,
+    })
 }
-
-/// See [`owner_record`].
-pub(crate) const OWNER_FIELDS: [&str; 6] = ["e", "n", "t", "v", "c", "r"];
 
 /// The key of a partition's owner record.
 pub(crate) fn owner_key(cluster: &str, partition: PartitionId) -> String {

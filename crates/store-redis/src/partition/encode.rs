@@ -21,8 +21,8 @@ use super::lookup::Locations;
 use super::owner::Owner;
 use super::writes::{ByKey, Writes};
 use crate::keyspace::catalog::Placements;
-use crate::keyspace::keys::{Bucket, HashKey, ListingKey, SlotKey};
-use crate::keyspace::secret::{Hash, KeyField};
+use crate::keyspace::keys::{Bucket, HashKey, IndexKey, ListingKey, SlotKey};
+use crate::keyspace::secret::{KeyField, KeyedHash};
 use crate::keyspace::value::{
     LARGE, Location, encode_answer, encode_destination, encode_ended, encode_moved, encode_moved_to,
     encode_pending, request_field,
@@ -31,7 +31,11 @@ use crate::keyspace::value::{
 /// Commands of one write, by what they do, until they are put into order.
 #[derive(Default)]
 pub(crate) struct Draft {
-    /// Members of indexes: score, member.
+    /// Fields of the owner record: field, value.
+    facts: ByKey<(), 2>,
+    /// Slots that enter an index: score, member.
+    entering: ByKey<IndexKey, 2>,
+    /// Members of listings: score, member.
     index: ByKey<ListingKey, 2>,
     /// Fields of hashes: field, value. In the order of [`HashKey`].
     fields: ByKey<HashKey, 2>,
@@ -47,6 +51,8 @@ pub(crate) struct Draft {
     unmoved: ByKey<u8, 1>,
     /// Keys that become free if they still name the timer: field, id.
     freed: ByKey<(), 2>,
+    /// Slots that leave an index.
+    leaving_index: ByKey<IndexKey, 1>,
     /// The store holds more afterwards.
     pub(crate) adds: bool,
     note: Note,
@@ -72,24 +78,48 @@ pub(crate) struct Note {
     /// At-most-once timers that are taken, and that are not taken any more.
     taken: Vec<TimerId>,
     no_more_taken: Vec<TimerId>,
-    /// Fields of outcomes, and the bucket into which they go.
-    remembered: Vec<Hash>,
-    bucket: Option<Bucket>,
+    /// Fields of outcomes, the bucket into which they go, and for how long it is kept, ms.
+    remembered: Vec<KeyedHash>,
+    bucket: Option<(Bucket, u64)>,
     /// The keys have [`LARGE`] beside them.
     makes_hash_table: bool,
     /// Keys that name a timer and named none before.
-    keyed: Vec<Hash>,
+    keyed: Vec<KeyedHash>,
     /// Keys that become free if they still name the timer.
-    pub(crate) freed_keys: Vec<Hash>,
+    pub(crate) freed_keys: Vec<KeyedHash>,
     /// The number of the command that frees them, if there are any.
     pub(crate) freeing: Option<usize>,
     position: u64,
+    claimed: Time,
 }
 
 /// A timer that left a slot, and the number of the command.
 pub(crate) type Leaving = (usize, SlotKey, TimerId);
 
 impl Draft {
+    /// Sets a field of the owner record.
+    pub(crate) fn set_fact(&mut self, field: &str, value: &[u8]) {
+        self.facts.push((), [field.as_bytes(), value]);
+    }
+
+    /// A slot enters an index.
+    pub(crate) fn enter(&mut self, index: IndexKey, slot: SlotKey) {
+        self.entering.push(index, [slot.start.to_string().as_bytes(), slot.to_string().as_bytes()]);
+    }
+
+    /// A slot leaves an index.
+    pub(crate) fn leave_index(&mut self, index: IndexKey, slot: SlotKey) {
+        self.leaving_index.push(index, [slot.to_string().as_bytes()]);
+    }
+
+    /// A timer leaves a listing, other than a park.
+    pub(crate) fn unlist(&mut self, listing: ListingKey, id: TimerId) {
+        if listing == ListingKey::Taken {
+            self.note.no_more_taken.push(id);
+        }
+        self.unlisted.push(listing, [&id.to_bytes()]);
+    }
+
     /// A timer leaves its slot.
     pub(crate) fn leave(&mut self, slot: SlotKey, id: TimerId) {
         self.leaving.push((slot, id));
@@ -98,23 +128,24 @@ impl Draft {
     /// A key becomes free if it still names the timer.
     pub(crate) fn free(&mut self, key: KeyField, id: TimerId) {
         self.freed.push((), [&key, &id.to_bytes()]);
-        self.note.freed_keys.push(Hash::of_key(&key));
+        self.note.freed_keys.push(KeyedHash::of_key(&key));
     }
 
     /// A timer that this owner has taken ends.
     pub(crate) fn end_taken(&mut self, shard: u8, id: TimerId) {
         self.unmoved.push(shard, [&id.to_bytes()]);
         self.note.moved_back.push(id);
-        self.unlist_taken(id);
+        self.unlist(ListingKey::Taken, id);
     }
 
-    fn unlist_taken(&mut self, id: TimerId) {
-        self.unlisted.push(ListingKey::Taken, [&id.to_bytes()]);
-        self.note.no_more_taken.push(id);
-    }
-
-    fn set(&mut self, hash: HashKey, field: &[u8], value: &[u8]) {
+    /// Sets a field of a hash.
+    pub(crate) fn set(&mut self, hash: HashKey, field: &[u8], value: &[u8]) {
         self.fields.push(hash, [field, value]);
+    }
+
+    /// What this write files.
+    pub(crate) const fn placements(&mut self) -> &mut Placements {
+        &mut self.note.placements
     }
 }
 
@@ -151,7 +182,10 @@ impl Owner {
         let bucket = Bucket::of(now);
         draft.set(HashKey::Ended(bucket), field, outcome);
         draft.note.remembered.push(self.secret.bytes(field));
-        draft.note.bucket = Some(bucket);
+        // Counted from the moment at which it is applied, since the server's clock may be any
+        // other. It is never less than outcomes are remembered for, and more if a write is applied
+        // later, or again.
+        draft.note.bucket = Some((bucket, bucket.expires().ms_since(now)));
     }
 
     fn draft_key(&self, draft: &mut Draft, key: &KeyChange) {
@@ -159,7 +193,7 @@ impl Owner {
         match (key.after, key.before) {
             (Some(id), before) => {
                 draft.set(HashKey::AppKeys, &field, &id.to_bytes());
-                draft.note.keyed.extend(before.is_none().then(|| Hash::of_key(&field)));
+                draft.note.keyed.extend(before.is_none().then(|| KeyedHash::of_key(&field)));
             }
             (None, Some(id)) => draft.free(field, id),
             (None, None) => {}
@@ -171,14 +205,13 @@ impl Owner {
         let was = before.map(|row| row.at);
         let stays = was == after.map(|row| row.at);
         let to = after.map(|row| self.draft_contents(draft, row, from, stays, now));
-        if let Some(Location::Slot { slot, .. }) = from
-            && to.is_none_or(|to| !matches!(to, Location::Slot { slot: new, .. } if new == slot))
-        {
-            draft.leave(slot, id);
-        } else if let Some(Location::Slot { slot, .. }) = from
-            && !stays
-        {
-            draft.note.refiled.push((slot, id));
+        if let Some(Location::Slot { slot, .. }) = from {
+            let is_in_place = matches!(to, Some(Location::Slot { slot: new, .. }) if new == slot);
+            if !is_in_place {
+                draft.leave(slot, id);
+            } else if !stays {
+                draft.note.refiled.push((slot, id));
+            }
         }
         match (from.is_some_and(has_entry), to.is_some_and(has_entry)) {
             (true, false) => {
@@ -249,95 +282,86 @@ impl Owner {
         location
     }
 
+    /// The listing of a timer's place. One that is pending is in none.
+    fn listing_of(&mut self, row: &Row) -> Option<ListingKey> {
+        match row.at {
+            At::Pending { .. } => None,
+            At::Parked => Some(ListingKey::ParkOf(self.dests.intern(&row.record.timer.dest))),
+            At::Taken { .. } => Some(ListingKey::Taken),
+            At::Unconfirmed { .. } => Some(ListingKey::Unconfirmed),
+            At::Dead { .. } => Some(ListingKey::Dead),
+        }
+    }
+
     /// Puts a timer at the end of the listing of its place.
     fn list(&mut self, draft: &mut Draft, row: &Row) {
-        let listing = match row.at {
-            At::Pending { .. } => return,
-            At::Parked => {
-                let number = self.dests.intern(&row.record.timer.dest);
-                draft.index.push(ListingKey::Park, [b"0", number.to_string().as_bytes()]);
-                ListingKey::ParkOf(number)
-            }
-            At::Taken { .. } => {
-                draft.note.taken.push(row.id());
-                ListingKey::Taken
-            }
-            At::Unconfirmed { .. } => ListingKey::Unconfirmed,
-            At::Dead { .. } => ListingKey::Dead,
-        };
+        let Some(listing) = self.listing_of(row) else { return };
+        if let ListingKey::ParkOf(number) = listing {
+            draft.index.push(ListingKey::Park, [b"0", number.to_string().as_bytes()]);
+        } else if listing == ListingKey::Taken {
+            draft.note.taken.push(row.id());
+        }
         self.position += 1;
         draft.index.push(listing, [self.position.to_string().as_bytes(), &row.id().to_bytes()]);
     }
 
+    /// Takes a timer out of the listing of its place.
     fn unlist(&mut self, draft: &mut Draft, row: &Row) {
-        let listing = match row.at {
-            At::Pending { .. } => return,
-            At::Parked => {
-                let number = self.dests.intern(&row.record.timer.dest);
-                return draft.unparked.push(number, [&row.id().to_bytes()]);
-            }
-            At::Taken { .. } => return draft.unlist_taken(row.id()),
-            At::Unconfirmed { .. } => ListingKey::Unconfirmed,
-            At::Dead { .. } => ListingKey::Dead,
-        };
-        draft.unlisted.push(listing, [&row.id().to_bytes()]);
+        match self.listing_of(row) {
+            Some(ListingKey::ParkOf(number)) => _ = draft.unparked.push(number, [&row.id().to_bytes()]),
+            Some(listing) => draft.unlist(listing, row.id()),
+            None => {}
+        }
     }
 
-    /// Puts the commands into order. `now` is the time of the batch.
-    pub(crate) fn finish(&self, mut draft: Draft, claim: Option<Time>, now: Time) -> Drafted {
+    /// Puts the commands into order.
+    pub(crate) fn finish(&self, mut draft: Draft, claim: Option<Time>) -> Drafted {
         let mut writes = Writes::default();
         if draft.adds {
             writes.set_adds();
         }
-        let mut facts: Vec<Vec<u8>> = Vec::new();
         if !draft.index.is_empty() {
-            facts.extend([b"o".to_vec(), self.position.to_string().into_bytes()]);
+            draft.set_fact("o", self.position.to_string().as_bytes());
         }
-        if let Some(until) = claim.filter(|until| *until > self.claimed) {
-            facts.extend([b"c".to_vec(), until.as_ms().to_string().into_bytes()]);
+        let claimed = claim.map_or(self.claimed, |until| until.max(self.claimed));
+        if claimed > self.claimed {
+            draft.set_fact("c", claimed.as_ms().to_string().as_bytes());
         }
-        writes.command("HSET", &self.writer.identity().owner_key, 2, &facts);
+        let (space, owner) = (&self.space, &self.writer.identity().owner_key);
+        writes.commands("HSET", &mut draft.facts, |()| owner.clone());
         let names = self.dests.unstored();
         let names = names.flat_map(|(number, dest)| [number.to_string(), encode_destination(dest)]);
-        writes.command("HSET", &self.space.destinations(), 2, names.collect::<Vec<_>>());
+        writes.command("HSET", &space.destinations(), 2, names.collect::<Vec<_>>());
+        let new = draft.note.placements.new_slots().to_vec();
+        new.into_iter().for_each(|slot| draft.enter(self.catalog.index(slot), slot));
         if !broken!(IndexBehindContents) {
-            self.announce(&mut writes, &draft.note.placements);
+            writes.commands("ZADD", &mut draft.entering, |index| space.index(*index));
         }
-        for (listing, pairs) in draft.index.groups() {
-            writes.command("ZADD", &self.space.listing(*listing), 2, pairs);
-        }
-        for (shard, pairs) in draft.entries_in_place.groups() {
-            writes.command("HSET", &self.space.hash(HashKey::Moved(*shard)), 2, pairs);
-        }
+        writes.commands("ZADD", &mut draft.index, |listing| space.listing(*listing));
+        writes.commands("HSET", &mut draft.entries_in_place, |shard| space.hash(HashKey::Moved(*shard)));
         if broken!(KeysBeforeRows) {
             let keys = draft.fields.groups().filter(|(hash, _)| **hash == HashKey::AppKeys);
-            keys.for_each(|(_, pairs)| writes.command("HSET", &self.space.hash(HashKey::AppKeys), 2, pairs));
+            keys.for_each(|(_, pairs)| writes.command("HSET", &space.hash(HashKey::AppKeys), 2, pairs));
         }
-        for (hash, pairs) in draft.fields.groups() {
-            writes.command("HSET", &self.space.hash(*hash), 2, pairs);
-        }
-        if let Some(bucket) = draft.note.bucket.filter(|_| !broken!(NoExpiry)) {
-            // Counted from the moment at which it is applied, since the server's clock may be any
-            // other. It is never less than outcomes are remembered for, and more if a write is
-            // applied later, or again. Nothing stands between a bucket and its expiry: hash fields
-            // are in the order of `HashKey`, in which it is the last one.
-            let lives = bucket.expires().ms_since(now).to_string();
-            writes.command("PEXPIRE", &self.space.hash(HashKey::Ended(bucket)), 1, [lives]);
+        writes.commands("HSET", &mut draft.fields, |hash| space.hash(*hash));
+        if let Some((bucket, lives_ms)) = draft.note.bucket.filter(|_| !broken!(NoExpiry)) {
+            // Nothing stands between a bucket and its expiry: hash fields are in the order of
+            // `HashKey`, in which it is the last one.
+            let bucket = self.space.hash(HashKey::Ended(bucket));
+            writes.command("PEXPIRE", &bucket, 1, [lives_ms.to_string()]);
         }
         let (leaving, freeing) = self.finish_removals(&mut writes, &mut draft);
         if broken!(IndexBehindContents) {
-            self.announce(&mut writes, &draft.note.placements);
+            writes.commands("ZADD", &mut draft.entering, |index| space.index(*index));
         }
-        let note = Note { leaving, freeing, position: self.position, ..draft.note };
+        let note = Note { leaving, freeing, position: self.position, claimed, ..draft.note };
         Drafted { writes, note }
     }
 
     /// What goes: entries before contents, keys last. Returns [`Note::leaving`] and
     /// [`Note::freeing`].
     fn finish_removals(&self, writes: &mut Writes, draft: &mut Draft) -> (Vec<Leaving>, Option<usize>) {
-        for (shard, fields) in draft.unmoved.groups() {
-            writes.command("HDEL", &self.space.hash(HashKey::Moved(*shard)), 1, fields);
-        }
+        writes.commands("HDEL", &mut draft.unmoved, |shard| self.space.hash(HashKey::Moved(*shard)));
         draft.leaving.sort_by_key(|(slot, _)| *slot);
         let mut leaving = Vec::with_capacity(draft.leaving.len());
         for timers in draft.leaving.chunk_by(|(one, _), (other, _)| one == other) {
@@ -352,9 +376,8 @@ impl Owner {
             let park = self.space.listing(ListingKey::ParkOf(*number));
             writes.take_out_sorted(&park, &self.space.listing(ListingKey::Park), &number.to_string(), ids);
         }
-        for (listing, members) in draft.unlisted.groups() {
-            writes.command("ZREM", &self.space.listing(*listing), 1, members);
-        }
+        writes.commands("ZREM", &mut draft.unlisted, |listing| self.space.listing(*listing));
+        writes.commands("ZREM", &mut draft.leaving_index, |index| self.space.index(*index));
         let mut freeing = None;
         for ((), pairs) in draft.freed.groups() {
             let key = self.space.hash(HashKey::AppKeys);
@@ -367,18 +390,6 @@ impl Owner {
         (leaving, freeing)
     }
 
-    /// Enters slots that are new into their indexes.
-    pub(crate) fn announce(&self, writes: &mut Writes, placements: &Placements) {
-        let mut indexes = ByKey::default();
-        for slot in placements.new_slots() {
-            let entry = [slot.start.to_string(), slot.to_string()];
-            indexes.push(self.catalog.index(*slot), entry.each_ref().map(|argument| argument.as_bytes()));
-        }
-        for (index, pairs) in indexes.groups() {
-            writes.command("ZADD", &self.space.index(*index), 2, pairs);
-        }
-    }
-
     /// Takes note of what was applied. The timers that left slots are the caller's: see
     /// [`Note::leaving`].
     pub(crate) fn note(&mut self, note: Note) {
@@ -388,12 +399,13 @@ impl Owner {
         note.moved_back.into_iter().for_each(|id| self.moved.remove(self.secret.id(id)));
         self.taken.extend(note.taken);
         note.no_more_taken.iter().for_each(|id| _ = self.taken.remove(id));
-        if let Some(bucket) = note.bucket {
+        if let Some((bucket, _)) = note.bucket {
             note.remembered.iter().for_each(|field| self.ended.add(bucket, *field));
         }
         note.keyed.into_iter().for_each(|key| self.keys.add(key));
         self.keys_are_hash_table |= note.makes_hash_table;
         self.position = note.position;
+        self.claimed = note.claimed;
         self.dests.set_stored();
     }
 }

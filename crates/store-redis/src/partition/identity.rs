@@ -5,8 +5,7 @@ use mtimer_types::{Epoch, Nonce, PartitionId};
 use redis::{Cmd, Value};
 
 use super::log::LogRecord;
-use super::reply;
-use crate::wire::Script;
+use crate::wire::{Script, numbers};
 
 /// Who writes.
 #[derive(Clone, Debug)]
@@ -32,11 +31,11 @@ impl Identity {
     /// The partition is not ours there.
     pub(crate) fn stored_seq(&self, record: &[Value]) -> Result<u64, LaneError> {
         let Self { partition, epoch, nonce, .. } = *self;
-        let number = |i: usize| record.get(i).and_then(reply::number).unwrap_or_default();
-        match (Epoch(number(0)), Nonce(number(1))) {
-            owner if owner == (epoch, nonce) => Ok(number(2)),
+        let [stored_epoch, stored_nonce, seq] = numbers(record);
+        match (Epoch(stored_epoch), Nonce(stored_nonce)) {
+            owner if owner == (epoch, nonce) => Ok(seq),
             #[cfg(feature = "test-support")]
-            _ if crate::test_support::fence_is_cut() => Ok(number(2)),
+            _ if crate::test_support::fence_is_cut() => Ok(seq),
             (stored, _) if stored < epoch => Err(LaneError::RolledBack(partition)),
             (stored, _) => Err(LaneError::Fenced { partition, stored, ours: epoch }),
         }

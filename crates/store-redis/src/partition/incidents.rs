@@ -12,62 +12,49 @@ pub(crate) struct Incidents {
     early_releases: FirstLine,
 }
 
+/// Logs an event at a level if `line` is due, otherwise at the level debug.
+macro_rules! log_first {
+    ($line:expr, $level:ident, $($event:tt)*) => {
+        if $line.is_due() { tracing::$level!($($event)*) } else { tracing::debug!($($event)*) }
+    };
+}
+
 impl Incidents {
     /// The store has lost writes, and has them again soon.
     pub(super) fn replay(&self, partition: PartitionId, records: usize) {
-        let partition = partition.0;
-        if self.replays.is_due() {
-            tracing::warn!(
-                partition,
-                records,
-                "the store lost writes; they are applied again, also those of other partitions"
-            );
-        } else {
-            tracing::debug!(partition, records, "the store lost writes; they are applied again");
-        }
+        log_first!(
+            self.replays,
+            warn,
+            partition = partition.0,
+            records,
+            "the store lost writes; they are applied again, also those of other partitions"
+        );
     }
 
     /// A partition is given up although replicas lack what was answered.
     pub(super) fn early_release(&self, partition: PartitionId) {
-        let partition = partition.0;
-        if self.early_releases.is_due() {
-            tracing::warn!(
-                partition,
-                "the partition is given up before all replicas have what was answered: a failover now may lose it, also \
-                 of other partitions"
-            );
-        } else {
-            tracing::debug!(
-                partition,
-                "the partition is given up before all replicas have what was answered"
-            );
-        }
+        log_first!(
+            self.early_releases,
+            warn,
+            partition = partition.0,
+            "the partition is given up before all replicas have what was answered: a failover now may lose it, also of \
+             other partitions"
+        );
     }
 
     /// The store has lost writes that the log cannot restore. `stored` and `ours`: epochs and
     /// sequence numbers.
     pub(super) fn loss(&self, partition: PartitionId, stored: (Epoch, u64), ours: (Epoch, u64)) {
-        let (partition, is_first) = (partition.0, self.losses.is_due());
-        let (stored_epoch, stored_seq, our_epoch, our_seq) = (stored.0.0, stored.1, ours.0.0, ours.1);
-        if is_first {
-            tracing::error!(
-                partition,
-                stored_epoch,
-                stored_seq,
-                our_epoch,
-                our_seq,
-                "the store lost writes that the log does not have any more: schedules, cancels and settlements that \
-                 were answered since may be undone, perhaps also those of other partitions"
-            );
-        } else {
-            tracing::debug!(
-                partition,
-                stored_epoch,
-                stored_seq,
-                our_epoch,
-                our_seq,
-                "the store lost writes of this partition, too"
-            );
-        }
+        log_first!(
+            self.losses,
+            error,
+            partition = partition.0,
+            stored_epoch = stored.0.0,
+            stored_seq = stored.1,
+            our_epoch = ours.0.0,
+            our_seq = ours.1,
+            "the store lost writes that the log does not have any more: schedules, cancels and settlements that were \
+             answered since may be undone, perhaps also those of other partitions"
+        );
     }
 }

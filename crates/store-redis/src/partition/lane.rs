@@ -4,8 +4,7 @@
 //! Not in here: what the calls do. The queue holds what the owner has called and has no answer to
 //! yet; the owner bounds that.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::future::ready;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -14,8 +13,8 @@ use mtimer_store::{
     Loaded, Page, Place, Record, Taken, Unconfirmed,
 };
 use mtimer_types::{Destination, Epoch, PartitionId, Target, Time};
-use tokio::sync::{Notify, oneshot, watch};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::DropGuard;
 
 use super::handed::HandedOver;
 use super::owner::Owner;
@@ -23,91 +22,55 @@ use super::owner::Owner;
 /// A call that waits for its turn. It answers its caller, and fails if the lane ends.
 type Call = Box<dyn for<'a> FnOnce(&'a mut Owner) -> BoxFuture<'a, Result<(), LaneError>> + Send>;
 
-#[derive(Default)]
-struct Queue {
-    calls: VecDeque<Call>,
-    ended: Option<LaneError>,
-}
-
-#[derive(Default)]
-struct Inbox {
-    queue: Mutex<Queue>,
-    arrived: Notify,
-    /// The handle was dropped: no call follows.
-    abandoned: CancellationToken,
-}
-
-impl Inbox {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes no call any more. Whoever waits is told why, as their calls are dropped. The first
-    /// reason stays.
-    fn end(&self, why: &LaneError) {
-        let waiting = {
-            let mut queue = self.queue();
-            queue.ended.get_or_insert_with(|| why.clone());
-            std::mem::take(&mut queue.calls)
-        };
-        drop(waiting);
-    }
-
-    fn why_ended(&self) -> LaneError {
-        self.queue().ended.clone().unwrap_or(LaneError::Closed)
-    }
-}
-
 /// Ends a lane however its task ends, also by a panic or without ever having begun: nobody waits
-/// for ever.
+/// for ever. Calls that wait fail as they are dropped with it.
 struct Ending {
     partition: PartitionId,
-    inbox: Arc<Inbox>,
     health: watch::Sender<Health>,
+    calls: mpsc::UnboundedReceiver<Call>,
 }
 
 impl Drop for Ending {
+    /// Whoever watches the health knows before a caller does.
     fn drop(&mut self) {
         if std::thread::panicking() {
             tracing::error!(partition = self.partition.0, "the lane has panicked");
         }
-        self.end(&LaneError::Closed);
+        end(&self.health, &LaneError::Closed);
     }
 }
 
-impl Ending {
-    /// Whoever watches the health knows before a caller does.
-    fn end(&self, why: &LaneError) {
-        self.health.send_if_modified(|health| {
-            let lives = !matches!(health, Health::Ended(_));
-            if lives {
-                *health = Health::Ended(why.clone());
-            }
-            lives
-        });
-        self.inbox.end(why);
-    }
+/// Tells whoever watches the health that the lane has ended. The first reason stays.
+fn end(health: &watch::Sender<Health>, why: &LaneError) {
+    health.send_if_modified(|health| {
+        let lives = !matches!(health, Health::Ended(_));
+        if lives {
+            *health = Health::Ended(why.clone());
+        }
+        lives
+    });
 }
 
 /// The owner's handle of a partition. After it is dropped the partition's task does what was
 /// called, and ends; the first failure ends it too, and fails the rest.
 pub(crate) struct RedisLane {
     epoch: Epoch,
-    inbox: Arc<Inbox>,
+    calls: mpsc::UnboundedSender<Call>,
     health: watch::Receiver<Health>,
+    /// Tells the owner that the handle was dropped.
+    _abandoned: DropGuard,
 }
 
 impl RedisLane {
-    /// A handle, and the task that serves it. `abandoned` is the owner's: it is cancelled with the
-    /// handle.
+    /// A handle, and the task that serves it.
     pub(crate) fn new(
         owner: Owner,
         health: watch::Sender<Health>,
-        abandoned: CancellationToken,
+        abandoned: DropGuard,
     ) -> (Self, impl Future<Output = ()> + Send) {
-        let inbox = Arc::new(Inbox { abandoned, ..Inbox::default() });
-        let lane = Self { epoch: owner.epoch(), inbox: inbox.clone(), health: health.subscribe() };
-        let ending = Ending { partition: owner.partition(), inbox, health };
+        let (calls, waiting) = mpsc::unbounded_channel();
+        let lane = Self { epoch: owner.epoch(), calls, health: health.subscribe(), _abandoned: abandoned };
+        let ending = Ending { partition: owner.partition(), health, calls: waiting };
         (lane, serve(owner, ending))
     }
 
@@ -120,9 +83,10 @@ impl RedisLane {
         let call: Call = Box::new(move |owner| {
             async move {
                 let answer = work(owner).await;
-                let ended = answer.as_ref().err().cloned();
+                let failure = answer.as_ref().err().cloned();
+                let ended = failure.or_else(|| owner.is_released.then_some(LaneError::Closed));
                 if let Some(why) = &ended {
-                    owner.set_ended(why);
+                    owner.writer.set_ended(why);
                 }
                 // The caller may have dropped its future.
                 let _ = to.send(answer);
@@ -130,21 +94,16 @@ impl RedisLane {
             }
             .boxed()
         });
-        let mut queue = self.inbox.queue();
-        if let Some(ended) = &queue.ended {
-            return futures_util::future::ready(Err(ended.clone())).boxed();
+        // Into a queue that has ended it is dropped, too.
+        let _ = self.calls.send(call);
+        let health = self.health.clone();
+        async move {
+            answer.await.unwrap_or_else(|_| match &*health.borrow() {
+                Health::Ended(why) => Err(why.clone()),
+                _ => Err(LaneError::Closed),
+            })
         }
-        queue.calls.push_back(call);
-        drop(queue);
-        self.inbox.arrived.notify_one();
-        let inbox = self.inbox.clone();
-        async move { answer.await.unwrap_or_else(|_| Err(inbox.why_ended())) }.boxed()
-    }
-}
-
-impl Drop for RedisLane {
-    fn drop(&mut self) {
-        self.inbox.abandoned.cancel();
+        .boxed()
     }
 }
 
@@ -203,47 +162,38 @@ impl Lane for RedisLane {
     }
 }
 
-async fn serve(mut owner: Owner, ending: Ending) {
-    let trimming = owner.trimmer().clone().run();
+async fn serve(mut owner: Owner, mut ending: Ending) {
+    let trimming = owner.trimmer.clone().run();
     let ended = tokio::select! {
-        ended = work(&mut owner, &ending.inbox) => ended,
+        ended = work(&mut owner, &mut ending.calls) => ended,
         never = trimming => match never {},
     };
     let Err(why) = ended else { return };
     if why != LaneError::Closed {
         tracing::debug!(partition = ending.partition.0, error = %why, "the lane has ended");
     }
-    ending.end(&why);
+    end(&ending.health, &why);
 }
 
 /// Works until the lane ends; returns well when the handle is gone and everything is done.
-async fn work(owner: &mut Owner, inbox: &Inbox) -> Result<(), LaneError> {
-    // Here and not in the acquisition: of those only some are carried out at once, and all
-    // partitions share this wait.
-    owner.secure_acquisition().await?;
-    let log = owner.log().clone();
+async fn work(owner: &mut Owner, calls: &mut mpsc::UnboundedReceiver<Call>) -> Result<(), LaneError> {
+    if !broken!(UnsafeAcquisition) {
+        // A failover must not lose the acquisition, with which the log begins. This waits here and
+        // not in the acquisition: of those only some are carried out at once, and all partitions
+        // share this wait.
+        owner.trimmer.secure_acquisition().await?;
+    }
+    let log = owner.writer.log().clone();
     loop {
-        let call = inbox.queue().calls.pop_front();
-        if let Some(call) = call {
-            call(owner).await?;
-            if owner.is_released() {
-                return Err(LaneError::Closed);
-            }
-            continue;
-        }
-        if owner.is_down() {
-            // What was asked was refused, so nothing else finds out when the store is back.
-            owner.check().await?;
-            continue;
-        }
         tokio::select! {
-            () = inbox.arrived.notified() => {}
+            biased;
+            call = calls.recv() => match call {
+                Some(call) => call(owner).await?,
+                None => return Ok(()),
+            },
+            // What was asked was refused, so nothing else finds out when the store is back.
+            () = ready(()), if owner.is_down() => owner.check().await?,
             () = log.behind() => owner.check().await?,
-            () = inbox.abandoned.cancelled() => {
-                if inbox.queue().calls.is_empty() {
-                    return Ok(());
-                }
-            }
         }
     }
 }

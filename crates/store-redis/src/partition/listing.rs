@@ -12,15 +12,15 @@ use mtimer_store::{
     Census, DeadFilter, DeadLetter, InFlight, LaneError, Page, Place, Record, Taken, Unconfirmed,
 };
 use mtimer_types::{Destination, Target, Time, TimerId, limits};
-use redis::Pipeline;
+use redis::{Pipeline, Value};
 
+use super::encode::Draft;
 use super::lookup::{Locations, Lookup};
 use super::owner::Owner;
-use super::reply;
-use super::writes::Writes;
 use crate::keyspace::keys::{HashKey, IndexKey, ListingKey, SlotKey};
 use crate::keyspace::secret::SHARDS;
 use crate::keyspace::value::{Location, MovedEntry, decode_id, decode_moved, encode_in_flight};
+use crate::wire::Reply;
 
 /// Bytes of records after which a page of a listing ends.
 const PAGE_BYTES: u64 = 256 << 10;
@@ -58,8 +58,8 @@ impl Owner {
         let range = reads.cmd("ZRANGE").arg(self.space.listing(of)).arg(from).arg("+inf").arg("BYSCORE");
         range.arg("LIMIT").arg(0).arg(limit).arg("WITHSCORES");
         let answer = self.writer.read_as_owner(&reads).await?.into_iter().next().unwrap_or_default();
-        let entry = |(id, position)| Some((decode_id(&reply::bytes(id)?)?, reply::number(&position)?));
-        Ok(reply::pairs(answer).into_iter().filter_map(entry).collect())
+        let entry = |(id, position): (Value, Value)| Some((decode_id(id.bytes()?)?, position.number()?));
+        Ok(answer.into_pairs().into_iter().filter_map(entry).collect())
     }
 
     /// A page of a listing from a position on: at most `limit` rows, and about [`PAGE_BYTES`]. What
@@ -92,20 +92,20 @@ impl Owner {
             bytes <= PAGE_BYTES
         };
         let lengths = self.writer.read(&reads).await?;
-        let lengths = lengths.iter().map(|length| reply::number(length).unwrap_or_default());
+        let lengths = lengths.iter().map(|length| length.number().unwrap_or_default());
         Ok(lengths.take_while(fits).count().max(1))
     }
 
     /// The rows of timers in `moved` that can be read.
     async fn moved_rows(&mut self, ids: impl Iterator<Item = TimerId>) -> Result<Vec<Row>, LaneError> {
         let mut lookup = Lookup::default();
-        let ticket =
-            |id: TimerId| (id, lookup.field(HashKey::Moved(self.secret.id(id).shard()), &id.to_bytes()));
-        let tickets: Vec<_> = ids.map(ticket).collect();
-        let found = self.look_up(lookup).await?;
+        let ids: Vec<TimerId> = ids.collect();
+        for id in &ids {
+            lookup.push(HashKey::Moved(self.secret.id(*id).shard()), [&id.to_bytes()]);
+        }
         let mut rows = Vec::new();
-        for (id, ticket) in tickets {
-            let entry = found.value(ticket).map(|value| decode_moved(id, value, |n| self.dests.name(n)));
+        for (id, value) in ids.into_iter().zip(self.look_up(lookup).await?) {
+            let entry = value.map(|value| decode_moved(id, &value, |n| self.dests.name(n)));
             if let Some(MovedEntry::Row(row)) = entry.and_then(|entry| self.readable(entry)) {
                 rows.push(row);
             }
@@ -118,15 +118,12 @@ impl Owner {
         let mut reads = Pipeline::new();
         reads.cmd("ZRANGE").arg(self.space.listing(ListingKey::Park)).arg(0).arg(-1);
         let answer = self.writer.read_as_owner(&reads).await?.into_iter().next().unwrap_or_default();
-        let number = |value| reply::number(&value).and_then(|number| u32::try_from(number).ok());
-        let numbers: Vec<u32> = reply::list(answer).into_iter().filter_map(number).collect();
-        let mut reads = Pipeline::new();
-        numbers
-            .iter()
-            .for_each(|number| _ = reads.cmd("ZCARD").arg(self.space.listing(ListingKey::ParkOf(*number))));
-        let counts = self.writer.read(&reads).await?;
+        let number = |value: &Value| u32::try_from(value.number()?).ok();
+        let numbers: Vec<u32> = answer.items().iter().filter_map(number).collect();
+        let parks = numbers.iter().map(|number| self.space.listing(ListingKey::ParkOf(*number)));
+        let counts = self.writer.read_each("ZCARD", parks).await?;
         let parked = numbers.into_iter().zip(counts).filter_map(|(number, count)| {
-            Some((self.dests.name(number)?, reply::number(&count).filter(|count| *count > 0)?))
+            Some((self.dests.name(number)?, count.number().filter(|count| *count > 0)?))
         });
         Ok(parked.collect())
     }
@@ -202,14 +199,12 @@ impl Owner {
             Retained::Unconfirmed => ListingKey::Unconfirmed,
         };
         loop {
-            let mut reads = Pipeline::new();
-            reads.cmd("ZCARD").arg(self.space.listing(listing));
-            let count = self.writer.read(&reads).await?.first().and_then(reply::number).unwrap_or_default();
+            let count = self.total("ZCARD", [self.space.listing(listing)]).await?;
             let entries = self.entries(listing, 0, limit).await?;
             let mut oldest = self.moved_rows(entries.iter().map(|(id, _)| *id)).await?;
             oldest.retain(|row| row.at.retained() == Some(of));
             let is_row: HashSet<TimerId> = oldest.iter().map(Row::id).collect();
-            let without = entries.iter().filter(|(id, _)| !is_row.contains(id)).map(|(id, _)| id.to_bytes());
+            let without = entries.iter().map(|(id, _)| *id).filter(|id| !is_row.contains(id));
             let without: Vec<_> = without.collect();
             if without.is_empty() {
                 oldest.iter().for_each(|row| locations.insert(row.id(), Location::Moved));
@@ -217,9 +212,9 @@ impl Owner {
             }
             // Leftovers of a write that was cut off, or damaged: they would hold up what is behind
             // them for ever. A damaged record itself stays in `moved`.
-            let mut writes = Writes::default();
-            writes.command("ZREM", &self.space.listing(listing), 1, &without);
-            self.write_anyway(writes).await?;
+            let mut draft = Draft::default();
+            without.into_iter().for_each(|id| draft.unlist(listing, id));
+            self.write_anyway(draft, None).await?;
         }
     }
 
@@ -228,12 +223,11 @@ impl Owner {
         let mut census = Census::default();
         let slots: Vec<SlotKey> = self.catalog.slots().collect();
         for some in slots.chunks(COUNT_STEP) {
-            let mut reads = Pipeline::new();
-            some.iter().for_each(|slot| _ = reads.cmd("HLEN").arg(self.space.hash(HashKey::Slot(*slot))));
-            let counts = self.writer.read(&reads).await?;
+            let keys = some.iter().map(|slot| self.space.hash(HashKey::Slot(*slot)));
+            let counts = self.writer.read_each("HLEN", keys).await?;
             for (slot, count) in some.iter().zip(&counts) {
                 let field = if slot.track == 0 { &mut census.pending } else { &mut census.retrying };
-                *field += reply::number(count).unwrap_or_default();
+                *field += count.number().unwrap_or_default();
             }
         }
         let parked = self.parked_destinations().await?;
@@ -256,24 +250,20 @@ impl Owner {
 
     /// What a command counts, over some keys.
     async fn total(&mut self, count: &str, keys: impl IntoIterator<Item = String>) -> Result<u64, LaneError> {
-        let mut reads = Pipeline::new();
-        keys.into_iter().for_each(|key| _ = reads.cmd(count).arg(key));
-        let counts = self.writer.read(&reads).await?;
-        Ok(counts.iter().filter_map(reply::number).sum())
+        let counts = self.writer.read_each(count, keys).await?;
+        Ok(counts.iter().filter_map(Reply::number).sum())
     }
 
     /// See [`mtimer_store::Lane::release`].
     pub(crate) async fn release(&mut self, in_flight: Vec<InFlight>) -> Result<(), LaneError> {
-        let mut writes = Writes::default();
+        let mut draft = Draft::default();
         // Of what was claimed only the deliveries under way were sent: the claim is as before.
-        let prior = self.prior_claim.as_ms().to_string().into_bytes();
-        let in_flight = encode_in_flight(&in_flight);
-        let fields = [b"f".to_vec(), in_flight, b"r".to_vec(), b"1".to_vec(), b"c".to_vec(), prior];
-        writes.command("HSET", &self.writer.identity().owner_key, 2, &fields);
-        self.write_anyway(writes).await?;
+        draft.set_fact("c", self.prior_claim.as_ms().to_string().as_bytes());
+        draft.set_fact("f", &encode_in_flight(&in_flight));
+        draft.set_fact("r", b"1");
+        self.write_anyway(draft, None).await?;
         self.trimmer.secure().await;
         self.is_released = true;
-        self.set_ended(&LaneError::Closed);
         Ok(())
     }
 }

@@ -9,16 +9,15 @@ use bytes::Bytes;
 use mtimer_store::decide::{At, Row};
 use mtimer_store::{LaneError, Load, Loaded, LoadedTimer};
 use mtimer_types::{Time, TimerId};
-use redis::{Pipeline, Value};
+use redis::Value;
 
+use super::encode::Draft;
 use super::lookup::Lookup;
 use super::owner::Owner;
-use super::reply;
-use super::writer::Written;
-use super::writes::Writes;
-use crate::keyspace::catalog::{Placements, Step};
+use crate::keyspace::catalog::Step;
 use crate::keyspace::keys::{HashKey, IndexKey, SlotKey};
 use crate::keyspace::value::{decode_id, decode_pending, encode_moved_to};
+use crate::wire::Reply;
 
 /// Split steps (of up to five slots of about 128 timers) of one load.
 const SPLITS: u32 = 8;
@@ -59,10 +58,8 @@ impl Owner {
                 Step::Read(slots) => bytes += self.load_slots(&slots, claim.take(), &mut timers).await?,
             }
         }
-        if let Some(until) = claim {
-            let mut writes = Writes::default();
-            self.claim(&mut writes, until);
-            self.write_anyway(writes).await?;
+        if claim.is_some() {
+            self.write_anyway(Draft::default(), claim).await?;
         }
         if load.claim.is_some() {
             self.confirm_claim().await?;
@@ -81,20 +78,6 @@ impl Owner {
         Ok(Loaded { timers, horizon: self.catalog.horizon() })
     }
 
-    fn claim(&mut self, writes: &mut Writes, until: Time) {
-        self.claimed = self.claimed.max(until);
-        let claim = [b"c".to_vec(), self.claimed.as_ms().to_string().into_bytes()];
-        writes.command("HSET", &self.writer.identity().owner_key, 2, &claim);
-    }
-
-    /// Writes what adds nothing, which is never refused.
-    pub(crate) async fn write_anyway(&mut self, writes: Writes) -> Result<(), LaneError> {
-        match self.writer.write(writes).await? {
-            Written::Applied(_) | Written::Unreported => Ok(()),
-            Written::Refused(why) => Err(LaneError::Broken(format!("a write that frees was refused: {why}"))),
-        }
-    }
-
     /// Reads slots and moves them to the copy. Bytes of payloads and headers.
     async fn load_slots(
         &mut self,
@@ -103,27 +86,17 @@ impl Owner {
         timers: &mut Vec<LoadedTimer>,
     ) -> Result<usize, LaneError> {
         let contents = self.read_stored(slots).await?;
-        let mut writes = Writes::default();
-        if let Some(until) = claim {
-            self.claim(&mut writes, until);
-        }
-        let (mut entering, mut leaving) = (Vec::new(), Vec::new());
+        let mut draft = Draft::default();
         for (slot, (_, is_empty)) in slots.iter().zip(&contents) {
             let index = self.catalog.index(*slot);
-            if *is_empty {
-                leaving.push((index, slot.to_string()));
-            } else if index != IndexKey::Copy {
-                entering.extend([slot.start.to_string(), slot.to_string()]);
-                leaving.push((index, slot.to_string()));
+            if *is_empty || index != IndexKey::Copy {
+                draft.leave_index(index, *slot);
+            }
+            if !*is_empty && index != IndexKey::Copy {
+                draft.enter(IndexKey::Copy, *slot);
             }
         }
-        writes.command("ZADD", &self.space.index(IndexKey::Copy), 2, &entering);
-        for (index, name) in leaving {
-            writes.command("ZREM", &self.space.index(index), 1, &[name]);
-        }
-        if !writes.is_empty() {
-            self.write_anyway(writes).await?;
-        }
+        self.write_anyway(draft, claim).await?;
         let mut content = 0;
         for (slot, (stored, _)) in slots.iter().zip(contents) {
             let bytes = stored.iter().map(|timer| timer.value.len()).sum();
@@ -141,9 +114,8 @@ impl Owner {
     /// The timers of slots that can be read, and whether a slot is empty. First removes leftovers
     /// of writes that were cut off when an earlier owner died.
     async fn read_stored(&mut self, slots: &[SlotKey]) -> Result<Vec<(Vec<StoredTimer>, bool)>, LaneError> {
-        let mut reads = Pipeline::new();
-        slots.iter().for_each(|slot| _ = reads.cmd("HGETALL").arg(self.space.hash(HashKey::Slot(*slot))));
-        let contents = self.writer.read(&reads).await?.into_iter().map(reply::pairs);
+        let keys = slots.iter().map(|slot| self.space.hash(HashKey::Slot(*slot)));
+        let contents = self.writer.read_each("HGETALL", keys).await?.into_iter().map(Reply::into_pairs);
         let mut contents: Vec<_> = contents.map(|pairs| (pairs.len(), self.stored(pairs))).collect();
         let mut lookup = Lookup::default();
         let mut doubtful = HashMap::new();
@@ -152,7 +124,7 @@ impl Owner {
             for StoredTimer { id, is_implied, .. } in stored.iter().filter(|_| !is_own) {
                 let hash = self.secret.id(*id);
                 if !is_implied || self.moved.may_have(hash) {
-                    let entry = lookup.field(HashKey::Moved(hash.shard()), &id.to_bytes());
+                    let entry = lookup.push(HashKey::Moved(hash.shard()), [&id.to_bytes()]);
                     doubtful.insert((*slot, *id), entry);
                 }
             }
@@ -162,8 +134,7 @@ impl Owner {
         for (slot, (count, stored)) in slots.iter().zip(&mut contents) {
             let is_leftover = |timer: &mut StoredTimer| {
                 let Some(entry) = doubtful.get(&(*slot, timer.id)) else { return false };
-                let entry = found.value(*entry);
-                entry.map_or(!timer.is_implied, |entry| encode_moved_to(*slot) != entry[..])
+                found[*entry].as_ref().map_or(!timer.is_implied, |entry| encode_moved_to(*slot) != entry[..])
             };
             let before = leftovers.len();
             leftovers.extend(stored.extract_if(.., is_leftover).map(|timer| (*slot, timer.id)));
@@ -178,29 +149,19 @@ impl Owner {
         if timers.is_empty() {
             return Ok(());
         }
-        let mut writes = Writes::default();
-        self.remove(&mut writes, timers);
-        // Once it is written the slots have to be read: one that is empty now is in no index.
+        let mut draft = Draft::default();
+        timers.iter().for_each(|(slot, id)| draft.leave(*slot, *id));
+        // Once it is written the slots may have to be read: one that is empty now is in no index.
         let may_give_up = self.writer.set_may_give_up(false);
-        self.write_anyway(writes).await?;
-        self.read_ids(timers.iter().map(|(slot, _)| *slot)).await?;
+        self.write_anyway(draft, None).await?;
         self.writer.set_may_give_up(may_give_up);
         Ok(())
-    }
-
-    /// Removes timers from slots.
-    fn remove(&self, writes: &mut Writes, timers: &[(SlotKey, TimerId)]) {
-        for (slot, ids) in by_slot(timers.to_vec()) {
-            let (index, name) = (self.space.index(self.catalog.index(slot)), slot.to_string());
-            let fields: Vec<_> = ids.iter().map(|id| id.to_bytes()).collect();
-            writes.take_out(&self.space.hash(HashKey::Slot(slot)), &index, &name, fields);
-        }
     }
 
     /// The timers of a slot that can be read.
     fn stored(&mut self, pairs: Vec<(Value, Value)>) -> Vec<StoredTimer> {
         let timer = |(id, value): (Value, Value)| {
-            let (id, value) = (decode_id(&reply::bytes(id)?)?, reply::bytes(value)?);
+            let (id, value) = (decode_id(id.bytes()?)?, value.into_bytes()?);
             let read = decode_pending(id, &value, |number| self.dests.name(number));
             let (row, is_implied) = self.readable(read)?;
             Some(StoredTimer { id, value, row, is_implied })
@@ -242,45 +203,30 @@ impl Owner {
     }
 
     async fn split_some(&mut self, timers: &[(SlotKey, StoredTimer)]) -> Result<(), LaneError> {
-        let (mut placements, mut fields, mut entries, mut leaving) =
-            (Placements::default(), Vec::new(), Vec::new(), Vec::new());
+        let mut draft = Draft::default();
         for (from, timer) in timers {
             let At::Pending { fire, .. } = timer.row.at else { continue };
-            let width = self.catalog.split_width(*from);
-            let size = timer.value.len();
-            let place = self.catalog.place(timer.id, fire, from.track, width, size, &mut placements);
-            fields.push((place.slot, timer));
+            let (id, width) = (timer.id.to_bytes(), self.catalog.split_width(*from));
+            let (track, size) = (from.track, timer.value.len());
+            let place = self.catalog.place(timer.id, fire, track, width, size, draft.placements());
+            draft.set(HashKey::Slot(place.slot), &id, &timer.value);
             if !timer.is_implied {
-                entries.push((timer.id, place.slot));
+                let shard = self.secret.id(timer.id).shard();
+                draft.set(HashKey::Moved(shard), &id, &encode_moved_to(place.slot));
             }
-            leaving.push((*from, timer.id));
+            draft.leave(*from, timer.id);
         }
-        let mut writes = Writes::default();
-        self.announce(&mut writes, &placements);
-        for (slot, pairs) in by_slot(fields) {
-            let pairs = pairs.iter().flat_map(|timer| [timer.id.to_bytes().to_vec(), timer.value.to_vec()]);
-            writes.command("HSET", &self.space.hash(HashKey::Slot(slot)), 2, pairs.collect::<Vec<_>>());
-        }
-        for (id, slot) in entries {
-            let entry = [id.to_bytes().to_vec(), encode_moved_to(slot)];
-            writes.command("HSET", &self.space.hash(HashKey::Moved(self.secret.id(id).shard())), 2, &entry);
-        }
-        self.remove(&mut writes, &leaving);
-        self.write_anyway(writes).await?;
-        by_slot(leaving).into_iter().for_each(|(slot, ids)| self.catalog.removed(slot, ids));
-        Ok(())
+        self.write_anyway(draft, None).await
     }
 
     /// Reads which ids are in slots. Of those that this owner has neither read nor made, only
     /// whether they are empty: leftovers may be in them.
     pub(crate) async fn read_ids(&mut self, slots: impl Iterator<Item = SlotKey>) -> Result<(), LaneError> {
         let slots: Vec<_> = slots.collect();
-        let mut reads = Pipeline::new();
-        slots.iter().for_each(|slot| _ = reads.cmd("HKEYS").arg(self.space.hash(HashKey::Slot(*slot))));
-        let found = self.writer.read(&reads).await?;
+        let keys = slots.iter().map(|slot| self.space.hash(HashKey::Slot(*slot)));
+        let found = self.writer.read_each("HKEYS", keys).await?;
         for (slot, ids) in slots.into_iter().zip(found) {
-            let ids = reply::list(ids).into_iter().filter_map(|id| decode_id(&reply::bytes(id)?));
-            let ids: Vec<TimerId> = ids.collect();
+            let ids: Vec<_> = ids.items().iter().filter_map(|id| decode_id(id.bytes()?)).collect();
             if ids.is_empty() {
                 self.catalog.emptied(slot);
             } else if self.catalog.knows_ids(slot) {
@@ -294,26 +240,14 @@ impl Owner {
     pub(crate) async fn unload(&mut self, beyond: Time) -> Result<(), LaneError> {
         let moving = self.catalog.unload(beyond);
         for slots in moving.chunks(UNLOAD_STEP) {
-            let entries = slots.iter().flat_map(|slot| [slot.start.to_string(), slot.to_string()]);
-            let names = slots.iter().map(SlotKey::to_string);
-            let mut writes = Writes::default();
-            writes.command("ZADD", &self.space.index(IndexKey::List), 2, entries.collect::<Vec<_>>());
-            writes.command("ZREM", &self.space.index(IndexKey::Copy), 1, names.collect::<Vec<_>>());
-            self.write_anyway(writes).await?;
+            let mut draft = Draft::default();
+            for slot in slots {
+                draft.enter(IndexKey::List, *slot);
+                draft.leave_index(IndexKey::Copy, *slot);
+            }
+            self.write_anyway(draft, None).await?;
             slots.iter().for_each(|slot| self.catalog.listed(*slot));
         }
         Ok(())
     }
-}
-
-/// Groups by slot, in the order in which slots first come.
-fn by_slot<T>(pairs: Vec<(SlotKey, T)>) -> Vec<(SlotKey, Vec<T>)> {
-    let mut groups: Vec<(SlotKey, Vec<T>)> = Vec::new();
-    for (slot, value) in pairs {
-        match groups.iter_mut().rev().find(|(known, _)| *known == slot) {
-            Some((_, values)) => values.push(value),
-            None => groups.push((slot, vec![value])),
-        }
-    }
-    groups
 }

@@ -153,7 +153,6 @@ pub(crate) struct Log {
 #[derive(Default, Debug)]
 struct Records {
     queue: VecDeque<Kept>,
-    bytes: usize,
     /// The last record that was dropped for want of memory, until it is safe: where it led to, and
     /// when. 0 if it is the acquisition that is not known to be safe.
     gap: Option<(u64, Instant)>,
@@ -189,9 +188,7 @@ impl Log {
             return;
         }
         let mut records = self.records();
-        let size = record.writes.size();
-        records.bytes += size;
-        self.budget.used.fetch_add(size, Ordering::Relaxed);
+        self.budget.used.fetch_add(record.writes.size(), Ordering::Relaxed);
         records.queue.push_back(Kept { record, applied: Instant::now() });
         while self.budget.is_exceeded()
             && let Some(Kept { record, applied }) = self.pop(&mut records)
@@ -283,17 +280,15 @@ impl Log {
 
     fn pop(&self, records: &mut Records) -> Option<Kept> {
         let kept = records.queue.pop_front()?;
-        let size = kept.record.writes.size();
-        records.bytes -= size;
-        self.budget.used.fetch_sub(size, Ordering::Relaxed);
+        self.budget.used.fetch_sub(kept.record.writes.size(), Ordering::Relaxed);
         Some(kept)
     }
 }
 
 impl Drop for Log {
     fn drop(&mut self) {
-        let records = self.records.get_mut().unwrap_or_else(PoisonError::into_inner);
-        self.budget.used.fetch_sub(records.bytes, Ordering::Relaxed);
+        let mut records = std::mem::take(&mut *self.records());
+        while self.pop(&mut records).is_some() {}
         if records.gap.is_some() {
             self.budget.closed();
         }

@@ -16,13 +16,13 @@ use mtimer_types::{Destination, Key, Time, Timer, TimerId};
 use redis::{Cmd, Pipeline};
 
 use super::owner::Owner;
-use super::reply;
-use super::writes::Arguments;
-use crate::keyspace::keys::{Bucket, HashKey, Keyspace, SlotKey};
-use crate::keyspace::secret::Hash;
+use super::writes::ByKey;
+use crate::keyspace::keys::{Bucket, HashKey, SlotKey};
+use crate::keyspace::secret::KeyedHash;
 use crate::keyspace::value::{
     self, Location, MovedEntry, decode_answer, decode_ended, decode_id, decode_moved, decode_pending,
 };
+use crate::wire::Reply;
 
 /// Where the rows are that were read. Of a timer whose entry in `moved` leads to no row: the entry,
 /// so that it goes when a timer is filed under the id again.
@@ -56,53 +56,10 @@ impl Locations {
 }
 
 /// Fields of hashes to be read, one `HMGET` a hash.
-#[derive(Default)]
-pub(crate) struct Lookup {
-    fields: Arguments,
-    hashes: Vec<(HashKey, Ticket)>,
-}
+pub(crate) type Lookup = ByKey<HashKey, 1>;
 
-/// Names a field of a [`Lookup`], and its value among what was read.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Ticket(usize);
-
-impl Lookup {
-    /// Adds a field.
-    pub(crate) fn field(&mut self, hash: HashKey, field: &[u8]) -> Ticket {
-        let ticket = Ticket(self.fields.len());
-        self.fields.push(field);
-        self.hashes.push((hash, ticket));
-        ticket
-    }
-
-    /// The fields of each hash; hashes in order.
-    fn by_hash(&self) -> impl Iterator<Item = &[(HashKey, Ticket)]> {
-        self.hashes.chunk_by(|(one, _), (other, _)| one == other)
-    }
-
-    fn commands(&self, space: &Keyspace) -> Pipeline {
-        let mut commands = Pipeline::new();
-        for tickets in self.by_hash() {
-            let fields = || tickets.iter().map(|(_, ticket)| self.fields.get(ticket.0));
-            let (name, bytes) = (space.hash(tickets[0].0), fields().map(<[u8]>::len).sum::<usize>());
-            let mut command = Cmd::with_capacity(tickets.len() + 2, name.len() + bytes + 8);
-            command.arg("HMGET").arg(name);
-            fields().for_each(|field| _ = command.arg(field));
-            commands.add_command(command);
-        }
-        commands
-    }
-}
-
-/// What was read, by ticket.
-pub(crate) struct Found(Vec<Option<Bytes>>);
-
-impl Found {
-    /// The value of a field; `None`: it is not there.
-    pub(crate) fn value(&self, ticket: Ticket) -> Option<&Bytes> {
-        self.0.get(ticket.0)?.as_ref()
-    }
-}
+/// The place of a field in a [`Lookup`], and of its value in what was read.
+pub(crate) type Ticket = usize;
 
 /// What a need asks for.
 enum Query {
@@ -113,23 +70,26 @@ enum Query {
 }
 
 impl Owner {
-    /// Reads fields.
+    /// Reads fields. `None` in place of one that is not there.
     ///
     /// # Errors
     ///
     /// The lane has ended.
-    pub(crate) async fn look_up(&mut self, mut lookup: Lookup) -> Result<Found, LaneError> {
-        let mut found = Found(vec![None; lookup.hashes.len()]);
-        if lookup.hashes.is_empty() {
+    pub(crate) async fn look_up(&mut self, mut lookup: Lookup) -> Result<Vec<Option<Bytes>>, LaneError> {
+        let mut found = vec![None; lookup.len()];
+        if lookup.is_empty() {
             return Ok(found);
         }
-        lookup.hashes.sort_unstable();
-        let answers = self.writer.read(&lookup.commands(&self.space)).await?;
-        for (tickets, answer) in lookup.by_hash().zip(answers) {
-            for ((_, ticket), value) in tickets.iter().zip(reply::list(answer)) {
-                found.0[ticket.0] = reply::bytes(value);
-            }
+        let mut reads = Pipeline::new();
+        for (hash, fields) in lookup.groups() {
+            let name = self.space.hash(*hash);
+            let mut command = Cmd::with_capacity(fields.len() + 2, name.len() + fields.len() * 16 + 8);
+            command.arg("HMGET").arg(name);
+            fields.for_each(|field| _ = command.arg(field));
+            reads.add_command(command);
         }
+        let values = self.writer.read(&reads).await?.into_iter().flat_map(Reply::into_items);
+        lookup.order().zip(values).for_each(|(ticket, value)| found[ticket] = value.into_bytes());
         Ok(found)
     }
 
@@ -176,17 +136,18 @@ impl Owner {
                         Sought::In(slot) => elsewhere.push((id, slot)),
                     }
                 }
-                Query::Key { dest, key, holder } => match found.value(holder).and_then(|id| decode_id(id)) {
+                Query::Key { dest, key, holder } => match found[holder].as_ref().and_then(|id| decode_id(id))
+                {
                     Some(holder) => held.push((dest, key, holder)),
                     None => view.learn(Fact::Key(dest, key, None)),
                 },
                 Query::Ended { id, buckets } => {
-                    let value = buckets.into_iter().find_map(|ticket| found.value(ticket));
+                    let value = buckets.into_iter().find_map(|ticket| found[ticket].as_ref());
                     let how = value.and_then(|value| self.readable(decode_ended(id, value)));
                     view.learn(Fact::Ended(id, how));
                 }
                 Query::Answered { request, buckets } => {
-                    let value = buckets.into_iter().find_map(|ticket| found.value(ticket));
+                    let value = buckets.into_iter().find_map(|ticket| found[ticket].as_ref());
                     view.learn(Fact::Answered(request, value.and_then(|value| self.readable_answer(value))));
                 }
             }
@@ -237,7 +198,7 @@ impl Owner {
     /// without reading it: it has written the key, so the timer is stored.
     fn row_of_key(&self, dest: &Destination, key: &Key, id: TimerId) -> Option<(Row, Location)> {
         let field = self.secret.key(dest, key);
-        let is_ours = !self.found_keys.may_have(Hash::of_key(&field));
+        let is_ours = !self.found_keys.may_have(KeyedHash::of_key(&field));
         let is_ours = is_ours || broken!(FoundKeysTakenForOurs);
         let timer = || Timer { key: Some(key.clone()), ..Timer::new(id, dest.clone(), id.birth_due()) };
         is_ours.then(|| self.first_attempt(id, || timer().into())).flatten()
@@ -274,10 +235,10 @@ impl Owner {
                 let hash = self.secret.id(id);
                 let field = id.to_bytes();
                 let moved = self.moved.may_have(hash);
-                let moved = moved.then(|| lookup.field(HashKey::Moved(hash.shard()), &field));
+                let moved = moved.then(|| lookup.push(HashKey::Moved(hash.shard()), [&field]));
                 let candidates = self.catalog.candidates(id).into_iter();
                 let candidates: Vec<_> =
-                    candidates.map(|slot| (slot, lookup.field(HashKey::Slot(slot), &field))).collect();
+                    candidates.map(|slot| (slot, lookup.push(HashKey::Slot(slot), [&field]))).collect();
                 if moved.is_none() && candidates.is_empty() {
                     return Err(Fact::Row(id, None));
                 }
@@ -288,10 +249,10 @@ impl Owner {
                     return Err(Fact::Key(dest, key, None));
                 }
                 let field = self.secret.key(&dest, &key);
-                if !self.keys.may_have(Hash::of_key(&field)) {
+                if !self.keys.may_have(KeyedHash::of_key(&field)) {
                     return Err(Fact::Key(dest, key, None));
                 }
-                let holder = lookup.field(HashKey::AppKeys, &field);
+                let holder = lookup.push(HashKey::AppKeys, [&field]);
                 Ok(Query::Key { dest, key, holder })
             }
             Need::Ended(id) => match self.outcome_of(lookup, &id.to_bytes(), now) {
@@ -309,7 +270,7 @@ impl Owner {
     fn outcome_of(&self, lookup: &mut Lookup, field: &[u8], now: Time) -> Vec<Ticket> {
         let hash = self.secret.bytes(field);
         let buckets = Bucket::around(now).into_iter().filter(|bucket| self.ended.may_have(*bucket, hash));
-        buckets.map(|bucket| lookup.field(HashKey::Ended(bucket), field)).collect()
+        buckets.map(|bucket| lookup.push(HashKey::Ended(bucket), [field])).collect()
     }
 
     /// Finds a timer, and in which slots leftovers of it are.
@@ -318,10 +279,10 @@ impl Owner {
         id: TimerId,
         moved: Option<Ticket>,
         candidates: &[(SlotKey, Ticket)],
-        found: &Found,
+        found: &[Option<Bytes>],
         leftovers: &mut Vec<(SlotKey, TimerId)>,
     ) -> Sought {
-        let entry = moved.and_then(|ticket| found.value(ticket)).map(|value| {
+        let entry = moved.and_then(|ticket| found[ticket].as_ref()).map(|value| {
             let entry = decode_moved(id, value, |number| self.dests.name(number));
             self.readable(entry)
         });
@@ -332,7 +293,7 @@ impl Owner {
             None => Sought::Nothing,
         };
         for (slot, ticket) in candidates {
-            let Some(value) = found.value(*ticket) else { continue };
+            let Some(value) = &found[*ticket] else { continue };
             let read = decode_pending(id, value, |number| self.dests.name(number));
             let Some((row, is_implied)) = self.readable(read) else { continue };
             match &sought {
@@ -352,12 +313,13 @@ impl Owner {
         timers: Vec<(TimerId, SlotKey)>,
     ) -> Result<Vec<(TimerId, Option<Row>, Location)>, LaneError> {
         let mut lookup = Lookup::default();
-        let tickets: Vec<_> =
-            timers.iter().map(|(id, slot)| lookup.field(HashKey::Slot(*slot), &id.to_bytes())).collect();
+        for (id, slot) in &timers {
+            lookup.push(HashKey::Slot(*slot), [&id.to_bytes()]);
+        }
         let found = self.look_up(lookup).await?;
         let mut rows = Vec::with_capacity(timers.len());
-        for ((id, slot), ticket) in timers.into_iter().zip(tickets) {
-            let row = found.value(ticket).map(|value| decode_pending(id, value, |n| self.dests.name(n)));
+        for ((id, slot), value) in timers.into_iter().zip(found) {
+            let row = value.map(|value| decode_pending(id, &value, |n| self.dests.name(n)));
             let row = row.and_then(|row| self.readable(row)).map(|(row, _)| row);
             rows.push((id, row, Location::Slot { slot, is_implied: false }));
         }

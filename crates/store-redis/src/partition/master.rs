@@ -7,8 +7,7 @@ use std::sync::Arc;
 use mtimer_store::LaneError;
 use redis::{Pipeline, Value};
 
-use super::reply;
-use crate::wire::{Lost, Network, Node, Remedy, asking, load_all, remedy};
+use crate::wire::{Lost, Network, Node, Remedy, Reply, asking, load_all, remedy, shown};
 
 /// See the module.
 pub(super) struct Master {
@@ -19,25 +18,10 @@ pub(super) struct Master {
 }
 
 /// Why commands have no answer.
-pub(super) enum Unanswered {
-    /// There is no connection, so they were not sent.
-    NotSent(String),
-    /// They may have been carried out.
-    Lost(String),
-}
-
-impl Unanswered {
-    pub(super) fn why(self) -> String {
-        match self {
-            Self::NotSent(why) | Self::Lost(why) => why,
-        }
-    }
-}
-
-impl From<Lost> for Unanswered {
-    fn from(Lost(why): Lost) -> Self {
-        Self::Lost(why)
-    }
+pub(super) struct Unanswered {
+    /// They may have been carried out. Otherwise there was no connection to send them on.
+    pub(super) may_have_run: bool,
+    pub(super) why: String,
 }
 
 impl Master {
@@ -60,14 +44,14 @@ impl Master {
     /// # Errors
     ///
     /// No attempt can succeed.
-    pub(super) async fn apply_remedy(&mut self, remedy: Remedy, error: &str) -> Result<String, LaneError> {
+    pub(super) async fn apply_remedy(&mut self, remedy: Remedy, error: String) -> Result<String, LaneError> {
         match remedy {
             Remedy::Follow(address) => {
                 self.network.moved(self.hash_slot, &address);
                 self.node = None;
             }
             // A master that has lost its replicas may have been replaced by one of them.
-            Remedy::Rediscover(_) | Remedy::NoWrites(_) => {
+            Remedy::Rediscover | Remedy::NoWrites => {
                 let node = self.node.take();
                 // If this fails the next attempt tells.
                 let _ = self.network.rediscover(node.as_ref().map(|node| node.address())).await;
@@ -79,10 +63,10 @@ impl Master {
                     self.node = None;
                 }
             }
-            Remedy::Broken(why) => return Err(LaneError::Broken(why)),
-            Remedy::Ask(_) | Remedy::Wait(_) | Remedy::OutOfMemory => {}
+            Remedy::Broken => return Err(LaneError::Broken(shown(&error))),
+            Remedy::Ask(_) | Remedy::Wait | Remedy::OutOfMemory => {}
         }
-        Ok(error.to_owned())
+        Ok(error)
     }
 
     /// Sends commands; follows `ASK` for those that were answered so, which is rare: the commands
@@ -93,21 +77,22 @@ impl Master {
     ) -> Result<Vec<Value>, Unanswered> {
         let node = match &self.node {
             Some(node) if !node.is_over() => node.clone(),
-            _ => self.connect().await.map_err(|Lost(why)| Unanswered::NotSent(why))?,
+            _ => self.connect().await.map_err(|Lost(why)| Unanswered { may_have_run: false, why })?,
         };
+        let lost = |Lost(why)| Unanswered { may_have_run: true, why };
         let mut values = match node.call(commands()).await {
             Ok(values) => values,
-            Err(lost) => {
+            Err(why) => {
                 self.node = None;
-                return Err(lost.into());
+                return Err(lost(why));
             }
         };
         for (at, value) in values.iter_mut().enumerate() {
-            if let Some(error) = reply::error(value)
+            if let Some(error) = value.refusal()
                 && let Remedy::Ask(address) = remedy(&error, node.address())
                 && let Some(command) = commands().cmd_iter().nth(at)
             {
-                *value = asking(&*self.network, &address, command).await?;
+                *value = asking(&*self.network, &address, command).await.map_err(lost)?;
             }
         }
         Ok(values)

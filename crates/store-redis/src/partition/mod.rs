@@ -11,6 +11,7 @@
 //! | `lane` | queues calls, and runs the task that executes them |
 //! | `handed` | how long a call has waited |
 //! | `turn` | executes a batch: reads, decides, writes, answers |
+//! | `blind` | finds acknowledgements that are written without reading |
 //! | `lookup` | reads what decisions need, unless the owner knows it |
 //! | `encode` | turns what was decided into commands, in an order that may be cut off anywhere |
 //! | `writes` | holds the commands of one write, as the script `apply` takes them |
@@ -22,10 +23,11 @@
 //! | `trim` | finds out which of them are safe |
 //! | `confirm` | holds answers back until replicas have the write (`redis-replicated`) |
 //! | `destinations` | numbers destinations, so that a record holds a number instead of two names |
-//! | `reply`, `unreadable` | read what Redis answers; report damaged records |
+//! | `unreadable` | reports damaged records |
 //! | `incidents` | logs what happens to many partitions at once |
 
 pub(crate) mod acquire;
+mod blind;
 pub(crate) mod confirm;
 mod destinations;
 mod encode;
@@ -39,9 +41,8 @@ pub(crate) mod log;
 mod lookup;
 mod master;
 pub(crate) mod owner;
-mod reply;
 #[cfg(test)]
-mod stale;
+mod tests;
 pub(crate) mod trim;
 pub(crate) mod turn;
 mod unreadable;

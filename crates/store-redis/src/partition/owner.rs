@@ -11,12 +11,11 @@ use mtimer_types::{Epoch, PartitionId, Time, TimerId};
 use redis::Pipeline;
 
 use super::destinations::Destinations;
-use super::log::Log;
 use super::trim::Trimmer;
 use super::unreadable::Unreadable;
 use super::writer::Writer;
 use crate::keyspace::catalog::Catalog;
-use crate::keyspace::fingerprints::{EndedFilter, KeyFilter, MovedFilter};
+use crate::keyspace::fingerprints::{EndedFilter, LargeFilter, MovedFilter};
 use crate::keyspace::keys::Keyspace;
 use crate::keyspace::secret::Secret;
 
@@ -29,10 +28,10 @@ pub(crate) struct Owner {
     pub(super) catalog: Catalog,
     pub(super) moved: MovedFilter,
     pub(super) ended: EndedFilter,
-    pub(super) keys: KeyFilter,
+    pub(super) keys: LargeFilter,
     /// Keys that may be from an owner before: if it died while its write was cut off, one may name
     /// a timer that is gone, or that has another key by now.
-    pub(super) found_keys: KeyFilter,
+    pub(super) found_keys: LargeFilter,
     /// At-most-once timers that this owner has taken. Each is in `moved`, and nowhere else, so it
     /// is acknowledged without reading it: 15 % more a second in `bench fire --at-most-once 100`.
     pub(super) taken: HashSet<TimerId>,
@@ -64,34 +63,6 @@ impl Owner {
         self.prior_claim
     }
 
-    /// Whether the partition was given up.
-    pub(crate) const fn is_released(&self) -> bool {
-        self.is_released
-    }
-
-    /// Its last writes.
-    pub(crate) const fn log(&self) -> &Arc<Log> {
-        self.writer.log()
-    }
-
-    /// Trims its log.
-    pub(crate) const fn trimmer(&self) -> &Arc<Trimmer> {
-        &self.trimmer
-    }
-
-    /// Waits until a failover cannot lose the acquisition ([`Trimmer::secure_acquisition`]): the
-    /// log begins with it. Nothing is answered before.
-    ///
-    /// # Errors
-    ///
-    /// The lane has ended.
-    pub(super) async fn secure_acquisition(&self) -> Result<(), LaneError> {
-        if broken!(UnsafeAcquisition) {
-            return Ok(());
-        }
-        self.trimmer.secure_acquisition().await
-    }
-
     /// Asks the store whether it has everything, and applies again what it has lost.
     ///
     /// # Errors
@@ -104,10 +75,5 @@ impl Owner {
     /// Whether the store is known to be away.
     pub(crate) fn is_down(&self) -> bool {
         self.writer.is_down()
-    }
-
-    /// Tells whoever watches the lane's health that it has ended.
-    pub(crate) fn set_ended(&self, why: &LaneError) {
-        self.writer.set_ended(why);
     }
 }

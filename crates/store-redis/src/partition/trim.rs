@@ -24,8 +24,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::identity::Identity;
 use super::log::Log;
-use super::reply;
-use crate::wire::{Confirmed, Lost, Network, Replicas};
+use crate::wire::{Confirmed, Lost, Network, Replicas, Reply};
 
 /// How often a log with records is trimmed.
 const ROUND: Duration = Duration::from_millis(100);
@@ -120,7 +119,7 @@ impl Trimmer {
     }
 
     fn replicas(&self) -> Option<u32> {
-        self.shared.replicas.replicas(self.identity.hash_slot)
+        self.shared.network.replicas(self.identity.hash_slot)
     }
 
     async fn round(&self) {
@@ -164,7 +163,7 @@ impl Trimmer {
                 return Ok(None);
             }
         };
-        let seq = self.identity.stored_seq(&reply::list(confirmed.read))?;
+        let seq = self.identity.stored_seq(confirmed.read.items())?;
         if confirmed.connected > replicas {
             self.refresh_topology().await;
         }
@@ -185,7 +184,7 @@ impl Trimmer {
     }
 
     fn min_age(&self, replicas: u32) -> Duration {
-        let is_synced_later = replicas == 0 && self.shared.replicas.append_only(self.identity.hash_slot);
+        let is_synced_later = replicas == 0 && self.shared.network.append_only(self.identity.hash_slot);
         if is_synced_later { SYNCED_AFTER } else { Duration::ZERO }
     }
 
@@ -193,6 +192,6 @@ impl Trimmer {
     async fn confirmed(&self, replicas: u32) -> Result<Confirmed, Lost> {
         let (at, read) = (self.identity.hash_slot, self.identity.read());
         let confirmed = self.shared.replicas.confirm(at, replicas, read).await?;
-        reply::error(&confirmed.read).map_or(Ok(confirmed), |error| Err(Lost(error)))
+        confirmed.read.refusal().map_or(Ok(confirmed), |error| Err(Lost(error)))
     }
 }

@@ -12,14 +12,14 @@
 //! ([`super::writer`]).
 
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::time::Duration;
 
 use mtimer_store::decide::Context;
 use mtimer_store::op::{CancelAnswer, RescheduleAnswer};
 use mtimer_store::view::{Changes, Decided, Fact, View, first_needs};
 use mtimer_store::{Answer, Batch, LaneError, Op, Refusal, Verdict};
-use mtimer_types::{Ended, Key, Mode, Target, Time, TimerId};
+use mtimer_types::{Ended, Target, Time, TimerId};
 
 use super::encode::{Draft, Drafted, Note};
 use super::handed::HandedOver;
@@ -33,14 +33,6 @@ const TURN_OPS: usize = 256;
 /// Payload bytes of one turn.
 const TURN_BYTES: usize = 256 << 10;
 
-/// An acknowledgement that is written blind: the operation's place in the batch, the timer, its
-/// slot. `None`: this owner has taken it.
-struct BlindAck {
-    at: usize,
-    id: TimerId,
-    slot: Option<SlotKey>,
-}
-
 /// What is refused of a turn.
 #[derive(Clone)]
 struct Refused {
@@ -51,6 +43,21 @@ struct Refused {
     /// The store is away, and nothing of this turn was sent to be written: what clients ask for
     /// need not wait for it.
     is_away: bool,
+}
+
+/// What became of an attempt at a turn.
+enum TurnOutcome {
+    Answered(Vec<Answer>),
+    /// More is refused than before. None of its operations was written.
+    Refused(Refused),
+}
+
+/// What became of a write.
+enum WriteOutcome {
+    /// It was applied. The timers that were to leave a slot in which some of them were missing.
+    Applied { missed: HashSet<TimerId> },
+    /// It was not applied.
+    Refused(Refusal),
 }
 
 impl Refused {
@@ -113,25 +120,24 @@ impl Owner {
                 Cow::Borrowed(ops)
             };
             match self.attempt(&some, when, claim, refused.clone()).await? {
-                Ok(answers) => {
+                TurnOutcome::Answered(answers) => {
                     let mut answers = answers.into_iter();
                     let answer = |op: &Op| refused.why(op).map(Answer::Refused).or_else(|| answers.next());
                     return Ok(ops.iter().map_while(answer).collect());
                 }
-                Err(more) => refused = more,
+                TurnOutcome::Refused(more) => refused = more,
             }
         }
     }
 
-    /// One attempt at a turn, or at half of it if it writes too many bytes. The inner error: so
-    /// much is refused, and none of these operations was written.
+    /// One attempt at a turn, or at half of it if it writes too many bytes.
     async fn attempt(
         &mut self,
         ops: &[Op],
         (now, handed): (Time, HandedOver),
         claim: Option<Time>,
         refused: Refused,
-    ) -> Result<Result<Vec<Answer>, Refused>, LaneError> {
+    ) -> Result<TurnOutcome, LaneError> {
         let (position, blind) = (self.position, self.blind_acks(ops));
         let mut is_blind = vec![false; ops.len()];
         blind.iter().for_each(|ack| is_blind[ack.at] = true);
@@ -144,11 +150,13 @@ impl Owner {
         let decided = self.decide(&decided_ops, now).await;
         self.writer.set_may_give_up(false);
         let (mut decided, locations) = match decided {
-            Err(_) if self.writer.take_gave_up() => return Ok(Err(Refused { is_away: true, ..refused })),
+            Err(_) if self.writer.take_gave_up() => {
+                return Ok(TurnOutcome::Refused(Refused { is_away: true, ..refused }));
+            }
             decided => decided?,
         };
         if decided_ops.iter().any(is_request) && is_late(handed) {
-            return Ok(Err(Refused { is_late: true, ..refused }));
+            return Ok(TurnOutcome::Refused(Refused { is_late: true, ..refused }));
         }
         let rows = decided.changes.rows.iter().filter_map(|row| row.after.as_ref());
         if rows.map(|row| row.record.timer.content_bytes()).sum::<usize>() > TURN_BYTES && ops.len() > 1 {
@@ -162,17 +170,16 @@ impl Owner {
         draft.adds = decided.answers.iter().any(is_unseen);
         self.draft(&mut draft, &decided.changes, &locations, now);
         blind.iter().for_each(|ack| self.draft_ack(&mut draft, ack, &ops[ack.at], now));
-        let drafted = self.finish(draft, claim, now);
+        let drafted = self.finish(draft, claim);
         // A refusal is true whoever the owner is.
         let all_refused = !ops.is_empty() && decided.answers.iter().all(|a| matches!(a, Answer::Refused(_)));
         let missed = match self.write(drafted, all_refused).await? {
-            Ok(missed) => missed,
-            Err(why) => {
+            WriteOutcome::Applied { missed } => missed,
+            WriteOutcome::Refused(why) => {
                 self.position = position;
-                return Ok(Err(Refused { adding: Some(why), ..refused }));
+                return Ok(TurnOutcome::Refused(Refused { adding: Some(why), ..refused }));
             }
         };
-        self.claimed = self.claimed.max(claim.unwrap_or_default());
 
         let mut answers: Vec<Option<Answer>> = vec![None; ops.len()];
         others().map(|(at, _)| at).zip(decided.answers).for_each(|(at, answer)| answers[at] = Some(answer));
@@ -183,7 +190,7 @@ impl Owner {
             let late = Box::pin(self.turn(&acks, (now, handed), None)).await?;
             again.into_iter().zip(late).for_each(|(ack, answer)| answers[ack.at] = Some(answer));
         }
-        Ok(Ok(answers.into_iter().flatten().collect()))
+        Ok(TurnOutcome::Answered(answers.into_iter().flatten().collect()))
     }
 
     /// Reads what decisions need, and decides. Also where the rows are that change.
@@ -228,77 +235,41 @@ impl Owner {
         }
     }
 
-    fn draft_ack(&self, draft: &mut Draft, ack: &BlindAck, op: &Op, now: Time) {
-        if let Some(slot) = ack.slot {
-            draft.leave(slot, ack.id);
-        } else {
-            draft.end_taken(self.secret.id(ack.id).shard(), ack.id);
-            self.remember_end(draft, ack.id, Ended::Acknowledged, now);
-        }
-        if let Op::Settle { timer: Some(timer), .. } = op
-            && let Some(key) = &timer.key
-        {
-            draft.free(self.secret.key(&timer.dest, key), ack.id);
-        }
-    }
-
-    /// Writes, and updates the owner's state. Returns the timers of each slot in which some were
-    /// missing. If there is nothing to write the master confirms that the partition is ours, unless
-    /// `all_refused`: refusals are true whoever the owner is. The inner error: it was refused.
+    /// Writes, and updates the owner's state. If there is nothing to write the master confirms that
+    /// the partition is ours, unless `all_refused`: refusals are true whoever the owner is.
     async fn write(
         &mut self,
         Drafted { writes, note }: Drafted,
         all_refused: bool,
-    ) -> Result<Result<HashSet<TimerId>, Refusal>, LaneError> {
+    ) -> Result<WriteOutcome, LaneError> {
         if writes.is_empty() {
             if !all_refused {
                 self.writer.read_as_owner(&redis::Pipeline::new()).await?;
             }
-            return Ok(Ok(HashSet::new()));
+            return Ok(WriteOutcome::Applied { missed: HashSet::new() });
         }
-        match self.writer.write(writes).await? {
+        let missed = match self.writer.write(writes).await? {
             Written::Refused(why) => {
                 self.catalog.abandon(note.placements);
                 self.dests.forget_unstored();
-                Ok(Err(why))
+                return Ok(WriteOutcome::Refused(why));
             }
-            Written::Applied(taken_out) => self.record_applied(note, &taken_out).await.map(Ok),
-            Written::Unreported => self.record_unreported(note).await.map(Ok),
-        }
+            Written::Applied(taken_out) => self.record_applied(note, &taken_out).await?,
+            Written::Unreported => self.record_unreported(note).await?,
+        };
+        Ok(WriteOutcome::Applied { missed })
     }
 
-    /// The acknowledgements that may be written blind: of timers that can be at one place only, and
-    /// that no other operation of the turn is about.
-    fn blind_acks(&self, ops: &[Op]) -> Vec<BlindAck> {
-        if !ops.iter().any(|op| matches!(op, Op::Settle { verdict: Verdict::Ack, timer: Some(_), .. })) {
-            return Vec::new();
+    /// Writes what adds nothing, which is never refused, and updates the owner's state. The master
+    /// confirms that the partition is ours if the claim is stored already.
+    pub(super) async fn write_anyway(&mut self, draft: Draft, claim: Option<Time>) -> Result<(), LaneError> {
+        let drafted = self.finish(draft, claim);
+        match self.write(drafted, claim.is_none()).await? {
+            WriteOutcome::Applied { .. } => Ok(()),
+            WriteOutcome::Refused(why) => {
+                Err(LaneError::Broken(format!("a write that frees was refused: {why}")))
+            }
         }
-        let mut named: HashMap<TimerId, u32> = HashMap::new();
-        ops.iter().filter_map(Op::id).for_each(|id| *named.entry(id).or_default() += 1);
-        let keys: HashSet<&Key> = ops.iter().filter_map(key_of).collect();
-        // Only the store knows which key a replayed timer takes.
-        let any_key = ops.iter().any(|op| matches!(op, Op::Replay { .. }));
-        let ack = |(at, op): (usize, &Op)| {
-            let Op::Settle { id, verdict: Verdict::Ack, timer: Some(timer) } = op else { return None };
-            let id = *id;
-            let is_alone = named.get(&id) == Some(&1)
-                && timer.key.as_ref().is_none_or(|key| !any_key && !keys.contains(key));
-            if !is_alone {
-                return None;
-            }
-            if timer.mode == Mode::AtMostOnce {
-                let is_ours = self.taken.contains(&id);
-                let is_ours = is_ours || broken!(AllTakenForOurs);
-                return is_ours.then_some(BlindAck { at, id, slot: None });
-            }
-            match self.catalog.candidates(id)[..] {
-                [slot] if self.catalog.knows_ids(slot) && !self.moved.may_have(self.secret.id(id)) => {
-                    Some(BlindAck { at, id, slot: Some(slot) })
-                }
-                _ => None,
-            }
-        };
-        ops.iter().enumerate().filter_map(ack).collect()
     }
 
     /// Takes note of a write. Returns all timers that were to leave a slot in which some of them
@@ -390,16 +361,6 @@ fn turn_length(ops: &[Op]) -> usize {
         bytes <= TURN_BYTES
     };
     ops.iter().take(TURN_OPS).take_while(fits).count().max(1)
-}
-
-/// The key that an operation other than an acknowledgement may be about.
-fn key_of(op: &Op) -> Option<&Key> {
-    match op {
-        Op::Schedule { timer, .. } => timer.key.as_ref(),
-        Op::Cancel { target: Target::Key(_, key), .. }
-        | Op::Reschedule { target: Target::Key(_, key), .. } => Some(key),
-        _ => None,
-    }
 }
 
 /// An answer about a timer that does not exist, which is remembered like others.

@@ -32,9 +32,8 @@ use tokio_util::sync::CancellationToken;
 use super::identity::Identity;
 use super::log::{Log, LogRecord};
 use super::master::{Master, Unanswered};
-use super::reply;
 use super::writes::Writes;
-use crate::wire::{Backoff, Network, Quorum, Remedy, Script, remedy};
+use crate::wire::{Backoff, Network, Quorum, Remedy, Reply, Script, numbers, remedy};
 
 /// What one command of [`Writes`] that takes members out of a collection has found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,7 +60,7 @@ pub(crate) enum Written {
 /// See the module.
 pub(crate) struct Writer {
     master: Master,
-    identity: Arc<Identity>,
+    identity: Identity,
     /// The stored sequence number.
     seq: u64,
     log: Arc<Log>,
@@ -105,7 +104,6 @@ impl Writer {
         abandoned: CancellationToken,
     ) -> Self {
         let backoff = Backoff::new(identity.nonce.0);
-        let identity = Arc::new(identity);
         Self {
             master: Master::new(network, identity.hash_slot),
             identity,
@@ -122,7 +120,7 @@ impl Writer {
         }
     }
 
-    pub(crate) fn identity(&self) -> &Identity {
+    pub(crate) const fn identity(&self) -> &Identity {
         &self.identity
     }
 
@@ -173,8 +171,8 @@ impl Writer {
     pub(crate) async fn read(&mut self, reads: &Pipeline) -> Result<Vec<Value>, LaneError> {
         loop {
             let mut values = self.ask(reads, Identity::read).await?;
-            let stored = reply::list(values.pop().unwrap_or_default());
-            match self.identity.stored_seq(&stored) {
+            let stored = values.pop().unwrap_or_default();
+            match self.identity.stored_seq(stored.items()) {
                 Ok(seq) if seq == self.seq => {
                     self.mark_up();
                     return Ok(values);
@@ -186,6 +184,21 @@ impl Writer {
                 _ => _ = self.read_as_owner(&Pipeline::new()).await?,
             }
         }
+    }
+
+    /// [`Self::read`] with one command for each key.
+    ///
+    /// # Errors
+    ///
+    /// The lane has ended.
+    pub(crate) async fn read_each(
+        &mut self,
+        command: &str,
+        keys: impl IntoIterator<Item = String>,
+    ) -> Result<Vec<Value>, LaneError> {
+        let mut reads = Pipeline::new();
+        keys.into_iter().for_each(|key| _ = reads.cmd(command).arg(key));
+        self.read(&reads).await
     }
 
     /// Reads, and has the master confirm that the partition is still ours: for answers that rest on
@@ -206,7 +219,7 @@ impl Writer {
             let nothing = LogRecord { seq: self.seq, next: self.seq, writes: Arc::default() };
             let confirm = |identity: &Identity| identity.command(&nothing, Script::ApplyFreeing);
             let mut values = self.ask(reads, confirm).await?;
-            match self.outcome(values.pop().unwrap_or_default())? {
+            match self.outcome(&values.pop().unwrap_or_default())? {
                 Attempt::Stored(seq) => self.catch_up(seq, None).await?,
                 _ => return Ok(values),
             }
@@ -220,21 +233,21 @@ impl Writer {
         last: impl Fn(&Identity) -> Cmd + Send + Sync,
     ) -> Result<Vec<Value>, LaneError> {
         loop {
-            let identity = &*self.identity;
+            let identity = &self.identity;
             let commands = || {
                 let mut commands = reads.clone();
                 commands.add_command(last(identity));
                 commands
             };
             let why = match self.master.send(commands).await {
-                Ok(values) => match values.iter().find_map(reply::error) {
+                Ok(values) => match values.iter().find_map(Reply::refusal) {
                     None => return Ok(values),
                     Some(error) => {
                         let remedy = remedy(&error, self.master.address());
-                        self.master.apply_remedy(remedy, &error).await?
+                        self.master.apply_remedy(remedy, error).await?
                     }
                 },
-                Err(unanswered) => unanswered.why(),
+                Err(Unanswered { why, .. }) => why,
             };
             self.pause(&why).await?;
             if self.may_give_up && self.is_away() {
@@ -257,7 +270,7 @@ impl Writer {
         for _ in 0..2 {
             let read = self.identity.read();
             if let Ok(confirmed) = confirmations.confirm(self.identity.hash_slot, replicas, read).await
-                && self.identity.stored_seq(&reply::list(confirmed.read)) == Ok(self.seq)
+                && self.identity.stored_seq(confirmed.read.items()) == Ok(self.seq)
             {
                 return Ok(confirmed.replicas >= replicas);
             }
@@ -373,7 +386,7 @@ impl Writer {
     }
 
     async fn attempt(&mut self, record: &LogRecord, script: Script) -> Result<Attempt, LaneError> {
-        let identity = &*self.identity;
+        let identity = &self.identity;
         let commands = || {
             let mut commands = Pipeline::with_capacity(1);
             commands.add_command(identity.command(record, script));
@@ -381,37 +394,34 @@ impl Writer {
         };
         let answer = match self.master.send(commands).await {
             Ok(mut values) => values.pop().unwrap_or_default(),
-            Err(Unanswered::NotSent(why)) => return Ok(Attempt::NotSent(why)),
-            Err(Unanswered::Lost(why)) => return Ok(Attempt::Unknown(why)),
+            Err(Unanswered { may_have_run: false, why }) => return Ok(Attempt::NotSent(why)),
+            Err(Unanswered { why, .. }) => return Ok(Attempt::Unknown(why)),
         };
-        let Some(error) = reply::error(&answer) else { return self.outcome(answer) };
+        let Some(error) = answer.refusal() else { return self.outcome(&answer) };
         match remedy(&error, self.master.address()) {
             Remedy::OutOfMemory if script == Script::Apply => Ok(Attempt::Refused(Refusal::OutOfMemory)),
-            remedy @ Remedy::NoWrites(_) if script == Script::Apply => {
-                self.master.apply_remedy(remedy, &error).await?;
+            remedy @ Remedy::NoWrites if script == Script::Apply => {
+                self.master.apply_remedy(remedy, error).await?;
                 Ok(Attempt::Refused(Refusal::ReadOnly))
             }
             // A hash slot that is being migrated may have cut the script off.
-            remedy @ Remedy::Wait(_) => self.master.apply_remedy(remedy, &error).await.map(Attempt::Unknown),
-            remedy => self.master.apply_remedy(remedy, &error).await.map(Attempt::Again),
+            remedy @ Remedy::Wait => self.master.apply_remedy(remedy, error).await.map(Attempt::Unknown),
+            remedy => self.master.apply_remedy(remedy, error).await.map(Attempt::Again),
         }
     }
 
     /// What the script answered.
-    fn outcome(&self, answer: Value) -> Result<Attempt, LaneError> {
-        let mut fields = reply::list(answer);
-        let numbers = fields.split_off(fields.len().min(1));
-        match fields.pop().and_then(reply::bytes).as_deref() {
-            Some(b"OK") => {
-                let number = |i: usize| numbers.get(i).and_then(reply::number).unwrap_or_default();
-                let taken_out = (0..numbers.len() / 3).map(|i| TakenOut {
-                    command: number(3 * i) as usize,
-                    removed: number(3 * i + 1),
-                    left: number(3 * i + 2),
+    fn outcome(&self, answer: &Value) -> Result<Attempt, LaneError> {
+        let (kind, fields) = answer.items().split_first().unwrap_or((&Value::Nil, &[]));
+        match kind.text() {
+            Some("OK") => {
+                let taken_out = fields.chunks(3).map(|some| {
+                    let [command, removed, left] = numbers(some);
+                    TakenOut { command: command as usize, removed, left }
                 });
                 Ok(Attempt::Applied(taken_out.collect()))
             }
-            Some(b"SEQ") => self.stored_seq(&numbers).map(Attempt::Stored),
+            Some("SEQ") => self.stored_seq(fields).map(Attempt::Stored),
             _ => Err(LaneError::Broken("the script apply gave an answer that cannot be read".into())),
         }
     }
@@ -420,8 +430,8 @@ impl Writer {
     fn stored_seq(&self, record: &[Value]) -> Result<u64, LaneError> {
         let stored = self.identity.stored_seq(record);
         if let Err(LaneError::RolledBack(_)) = stored {
-            let number = |i: usize| record.get(i).and_then(reply::number).unwrap_or_default();
-            self.log_loss(Epoch(number(0)), number(2));
+            let [epoch, _, seq] = numbers(record);
+            self.log_loss(Epoch(epoch), seq);
         }
         stored
     }

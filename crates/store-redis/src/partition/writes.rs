@@ -66,9 +66,15 @@ impl<K, const N: usize> Default for ByKey<K, N> {
 }
 
 impl<K: Ord, const N: usize> ByKey<K, N> {
-    pub(crate) fn push(&mut self, key: K, arguments: [&[u8]; N]) {
+    /// Adds arguments. Returns how many came before them: the place of these, see [`Self::order`].
+    pub(crate) fn push(&mut self, key: K, arguments: [&[u8]; N]) -> usize {
         self.entries.push((key, self.args.len()));
         self.args.extend(arguments);
+        self.entries.len() - 1
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.entries.len()
     }
 
     pub(crate) const fn is_empty(&self) -> bool {
@@ -77,10 +83,15 @@ impl<K: Ord, const N: usize> ByKey<K, N> {
 
     /// The arguments of each key, in the order in which they came; keys in their own order.
     pub(crate) fn groups(&mut self) -> impl Iterator<Item = (&K, impl ExactSizeIterator<Item = &[u8]>)> {
-        self.entries.sort_by(|(one, _), (other, _)| one.cmp(other));
+        self.entries.sort_unstable();
         let args = &self.args;
         let same = self.entries.chunk_by(|(one, _), (other, _)| one == other);
         same.map(move |some| (&some[0].0, (0..some.len() * N).map(move |n| args.get(some[n / N].1 + n % N))))
+    }
+
+    /// What [`Self::push`] returned, in the order of [`Self::groups`].
+    pub(crate) fn order(&self) -> impl Iterator<Item = usize> {
+        self.entries.iter().map(|(_, first)| first / N)
     }
 }
 
@@ -105,6 +116,16 @@ impl Writes {
             let most = MAX_ARGUMENTS / arity * arity;
             self.push(name, key, &[], args.by_ref().take(most));
         }
+    }
+
+    /// Adds a Redis command for each key.
+    pub(crate) fn commands<K: Ord, const N: usize>(
+        &mut self,
+        name: &str,
+        args: &mut ByKey<K, N>,
+        key: impl Fn(&K) -> String,
+    ) {
+        args.groups().for_each(|(of, args)| self.command(name, &key(of), N, args));
     }
 
     /// Deletes fields of a hash; `member` leaves `index` if nothing is left. The number of the
@@ -232,6 +253,7 @@ mod tests {
         let groups: Vec<_> =
             pairs.groups().map(|(key, args)| (*key, args.collect::<Vec<_>>().concat())).collect();
         assert_eq!(groups, [(1, b"b2a4".to_vec()), (2, b"a1c3".to_vec())]);
+        assert_eq!(pairs.order().collect::<Vec<_>>(), [1, 3, 0, 2]);
         assert!(ByKey::<u8, 1>::default().is_empty());
     }
 

@@ -282,7 +282,7 @@ fn queued_repeat() -> Check {
         let run = Run::new(1, 0).await?;
         let (server, timers) = (run.server, [timer(1, None), timer(2, None)]);
         let (health, _) = watch::channel(Health::Up);
-        let (lane, task) = RedisLane::new(run.owner, health, CancellationToken::new());
+        let (lane, task) = RedisLane::new(run.owner, health, CancellationToken::new().drop_guard());
         let batch = |ops| Batch { ops, ..empty() };
         let calls = async {
             let id = timers[0].id;
@@ -312,7 +312,7 @@ fn failover_after_acquisition() -> Check {
         run.take_over().await?;
         let (server, timer) = (run.server, timer(1, None));
         let (health, _) = watch::channel(Health::Up);
-        let (lane, task) = RedisLane::new(run.owner, health, CancellationToken::new());
+        let (lane, task) = RedisLane::new(run.owner, health, CancellationToken::new().drop_guard());
         let scheduled = |new| vec![Answer::Schedule(ScheduleAnswer::Scheduled { new, replaced: None })];
         let schedule = || lane.apply(Batch { ops: vec![schedule(&timer)], ..empty() });
         let calls = async {
@@ -336,7 +336,7 @@ fn lost_acquisition() -> Check {
         run.server.state().roll_back(before.clone());
         run.server.state().replica = Some(before);
         let (health, seen) = watch::channel(Health::Up);
-        let (_lane, task) = RedisLane::new(run.owner, health, CancellationToken::new());
+        let (_lane, task) = RedisLane::new(run.owner, health, CancellationToken::new().drop_guard());
         let idle = tokio::time::timeout(Duration::from_secs(60), task).await.is_err();
         same("whether the lane lives", &idle, &false)?;
         same("its health", &*seen.borrow(), &Health::Ended(LaneError::RolledBack(PARTITION)))
@@ -420,10 +420,12 @@ fn stopped_timer() -> Check {
             request: RequestId(request),
         };
         alive(run.owner.apply(Batch { ops: vec![schedule(&one)], ..empty() }, HandedOver::now()).await)?;
-        for (sent_attempt, request) in [(Some(1), 1), (None, 2)] {
+        let died = CancelAnswer::Died { id: one.id, failed: 0 };
+        let cases = [(Some(1), 1, CancelAnswer::TooLate(one.id)), (None, 2, died)];
+        for (sent_attempt, request, expected) in cases {
             let batch = Batch { ops: vec![cancel(sent_attempt, request)], ..empty() };
             let answers = alive(run.owner.apply(batch, HandedOver::now()).await)?;
-            same("a cancel", &answers, &vec![Answer::Cancel(CancelAnswer::TooLate(one.id))])?;
+            same("a cancel", &answers, &vec![Answer::Cancel(expected)])?;
         }
         let found = alive(run.owner.get(Target::Id(one.id)).await)?;
         let (record, place) = found.ok_or("the timer is gone")?;

@@ -27,7 +27,6 @@ use crate::partition::log::LogBudget;
 use crate::partition::owner::Owner;
 use crate::partition::trim::Trimming;
 use crate::partition::turn::is_of_client;
-use crate::wire::ask;
 
 /// Seeds that a test runs when the environment does not say otherwise.
 const SEEDS: u64 = 100;
@@ -86,11 +85,9 @@ pub(super) async fn acquire_next(
     let nonce = Nonce(random.next());
     let term = Term(server.state().now);
     let request = Acquire { partition: PARTITION, expected, floor, nonce, term, version: expected.0 };
-    let (network, abandoned) = (server.clone(), CancellationToken::new());
-    let ask = async |slot, command| ask(&network, slot, &command).await;
     server.state().acquired();
     let calm = std::mem::take(&mut server.state().one_in);
-    let owner = acquire(shared, request, health, abandoned, ask).await;
+    let owner = acquire(shared, request, health, CancellationToken::new()).await;
     let mut state = server.state();
     state.acquired();
     state.one_in = calm;

@@ -186,13 +186,6 @@ impl Network for Simulated {
         async { Ok(()) }.boxed()
     }
 
-    fn may_evict(&self, _: u16) -> bool {
-        false
-    }
-}
-
-/// A replica. While it never confirms, the owner keeps its whole log.
-impl Replicas for Simulated {
     fn replicas(&self, _: u16) -> Option<u32> {
         Some(1)
     }
@@ -201,6 +194,13 @@ impl Replicas for Simulated {
         false
     }
 
+    fn may_evict(&self, _: u16) -> bool {
+        false
+    }
+}
+
+/// A replica. While it never confirms, the owner keeps its whole log.
+impl Replicas for Simulated {
     fn confirm(&self, _: u16, _: u32, read: Cmd) -> BoxFuture<'static, Result<Confirmed, Lost>> {
         let server = self.clone();
         async move { server.state().confirm(&read) }.boxed()

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::backoff::Backoff;
 use super::connection::{Connection, ask as ask_node};
-use super::fault::{Remedy, remedy};
+use super::fault::{Remedy, remedy, shown};
 use super::node::{Lost, Network, Node};
 use super::reply::Reply;
 use super::script;
@@ -25,11 +25,9 @@ const TRY_FOR: Duration = Duration::from_secs(5);
 pub(crate) enum Failed {
     /// It passes: try again.
     Passing(String),
-    /// The server is lost: look at the map, and try again.
-    Lost(String),
-    /// The server at this address is no master (any more), or cannot serve as one for now: the
-    /// same, without asking it.
-    NoMaster { address: String, why: String },
+    /// The server is lost, or is no master (any more), or cannot serve as one for now: look at the
+    /// map, without asking the server that says so, and try again.
+    NoMaster { without: Option<String>, why: String },
     /// Trying again is of no use.
     Lasting(StoreError),
 }
@@ -48,13 +46,9 @@ pub(crate) async fn ask(network: &dyn Network, hash_slot: u16, command: &Cmd) ->
             Ok(reply) => return Ok(reply),
             Err(Failed::Lasting(error)) => return Err(error),
             Err(Failed::Passing(why)) => why,
-            Err(Failed::Lost(why)) => {
+            Err(Failed::NoMaster { without, why }) => {
                 // If nobody answers, the next attempt will tell.
-                let _ = network.rediscover(None).await;
-                why
-            }
-            Err(Failed::NoMaster { address, why }) => {
-                let _ = network.rediscover(Some(&address)).await;
+                let _ = network.rediscover(without.as_deref()).await;
                 why
             }
         };
@@ -71,7 +65,7 @@ pub(crate) async fn ask(network: &dyn Network, hash_slot: u16, command: &Cmd) ->
 ///
 /// [`Failed`] says what to do next.
 pub(crate) async fn once(network: &dyn Network, hash_slot: u16, command: &Cmd) -> Result<Value, Failed> {
-    let lost = |lost: Lost| Failed::Lost(lost.0);
+    let lost = |Lost(why)| Failed::NoMaster { without: None, why };
     let server = network.master(hash_slot).await.map_err(lost)?;
     let reply = ask_node(&*server, command.clone()).await.map_err(lost)?;
     let Some(refusal) = reply.refusal() else { return Ok(reply) };
@@ -82,11 +76,12 @@ pub(crate) async fn once(network: &dyn Network, hash_slot: u16, command: &Cmd) -
             return reply.refusal().map_or(Ok(reply), |refusal| Err(Failed::Passing(refusal)));
         }
         Remedy::LoadScripts => drop(server.call(script::load_all()).await.map_err(lost)?),
-        Remedy::Broken(why) => return Err(Failed::Lasting(refused(&why))),
-        Remedy::Rediscover(why) | Remedy::NoWrites(why) => {
-            return Err(Failed::NoMaster { address: server.address().to_owned(), why });
+        Remedy::Broken => return Err(Failed::Lasting(refused(&refusal))),
+        Remedy::Rediscover | Remedy::NoWrites => {
+            let without = Some(server.address().to_owned());
+            return Err(Failed::NoMaster { without, why: refusal });
         }
-        Remedy::Wait(_) | Remedy::OutOfMemory => {}
+        Remedy::Wait | Remedy::OutOfMemory => {}
     }
     Err(Failed::Passing(refusal))
 }
@@ -105,7 +100,7 @@ pub(crate) async fn asking(network: &dyn Network, address: &str, command: &Cmd) 
 }
 
 fn refused(why: &str) -> StoreError {
-    match explain(Lost(why.to_owned())) {
+    match explain(Lost(shown(why))) {
         StoreError::Unavailable(why) => {
             StoreError::Unusable(format!("Redis refuses mtimer's commands: {why}"))
         }
@@ -187,8 +182,8 @@ pub(crate) fn explain(lost: Lost) -> StoreError {
 /// [`StoreError::Unusable`] says what to change; [`StoreError::Unavailable`]: try again.
 pub(crate) async fn check_wait(server: &Connection) -> Result<(), StoreError> {
     let reply = server.ask(cmd("WAIT").arg(&[0, 1]).to_owned()).await.map_err(explain)?;
-    match reply.refusal().map(|refusal| remedy(&refusal, server.address())) {
-        Some(Remedy::Broken(why)) => Err(refused(&why)),
+    match reply.refusal() {
+        Some(refusal) if remedy(&refusal, server.address()) == Remedy::Broken => Err(refused(&refusal)),
         _ => Ok(()),
     }
 }
@@ -201,14 +196,14 @@ pub(crate) async fn check_wait(server: &Connection) -> Result<(), StoreError> {
 pub(crate) fn check_server(address: &str, server: &Connection) -> Result<(), StoreError> {
     let info = server.info();
     let unusable = |text| Err(StoreError::Unusable(text));
-    let version = info.get("redis_version").map_or("unknown", String::as_str);
+    let version: String = info.get("redis_version").unwrap_or_else(|| "unknown".to_owned());
     let major: u32 = version.split('.').next().and_then(|n| n.parse().ok()).unwrap_or(0);
     if major < 7 {
         return unusable(format!(
             "{address} runs Redis {version}: mtimer needs Redis 7.0 or later, upgrade it"
         ));
     }
-    match info.get(POLICY).map(String::as_str) {
+    match info.get::<String>(POLICY).as_deref() {
         Some(NO_EVICTION) => Ok(()),
         Some(policy) => unusable(format!(
             "{address} may evict keys (maxmemory-policy {policy}), and timers would vanish: set maxmemory-policy \

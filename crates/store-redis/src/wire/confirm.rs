@@ -17,7 +17,7 @@ use futures_util::future::{BoxFuture, ready};
 use redis::{Cmd, Pipeline, Value};
 use tokio::sync::oneshot;
 
-use super::connection::Use;
+use super::connection::{Purpose, Use};
 use super::node::{Lost, Network};
 use super::reply::Reply;
 use super::servers::Servers;
@@ -37,13 +37,6 @@ pub(crate) struct Confirmed {
 
 /// Tells what replicas have.
 pub(crate) trait Replicas: Send + Sync {
-    /// How many replicas the master of a hash slot has, if that is known.
-    fn replicas(&self, hash_slot: u16) -> Option<u32>;
-
-    /// Whether the master of a hash slot keeps an append-only file, or has not said yet that it
-    /// keeps none.
-    fn append_only(&self, hash_slot: u16) -> bool;
-
     /// [`Confirmations::confirm`], of the master of a hash slot.
     fn confirm(
         &self,
@@ -80,14 +73,6 @@ struct Request {
 }
 
 impl Replicas for Confirmations {
-    fn replicas(&self, hash_slot: u16) -> Option<u32> {
-        self.servers.replicas(hash_slot)
-    }
-
-    fn append_only(&self, hash_slot: u16) -> bool {
-        self.servers.append_only(hash_slot)
-    }
-
     fn confirm(
         &self,
         hash_slot: u16,
@@ -102,11 +87,12 @@ impl Replicas for Confirmations {
 }
 
 impl Confirmations {
-    /// Replicas are waited for no longer than `wait`. `answer_within` is as in [`Use`].
-    pub(crate) fn new(servers: &Servers, wait: Duration, answer_within: Duration) -> Self {
+    /// Replicas are waited for no longer than `wait`, over connections for `purpose`.
+    /// `answer_within` is as in [`Use`].
+    pub(crate) fn new(servers: &Servers, purpose: Purpose, wait: Duration, answer_within: Duration) -> Self {
         // For WAIT 0 is forever.
         let wait = wait.max(Duration::from_millis(1));
-        let servers = servers.over(Use { answer_within: answer_within + wait, scripts: false });
+        let servers = servers.over(Use { purpose, answer_within: answer_within + wait });
         Self { servers, wait, waiting: Arc::default() }
     }
 
@@ -155,22 +141,19 @@ impl Confirmations {
 
     async fn serve(self, address: String) {
         while let Some(group) = self.next_group(&address) {
-            let confirmed = self.wait(&address, &group).await;
-            match confirmed {
-                Ok((reads, connected, replicas)) => {
-                    for (request, read) in group.into_iter().zip(reads) {
-                        // The caller may have dropped its future.
-                        let _ = request.to.send(Ok(Confirmed { read, replicas, connected }));
-                    }
-                }
-                Err(lost) => group.into_iter().for_each(|request| drop(request.to.send(Err(lost.clone())))),
+            let confirmed = match self.wait(&address, &group).await {
+                Ok(confirmed) => confirmed.into_iter().map(Ok).collect(),
+                Err(lost) => vec![Err(lost); group.len()],
+            };
+            for (request, confirmed) in group.into_iter().zip(confirmed) {
+                // The caller may have dropped its future.
+                let _ = request.to.send(confirmed);
             }
         }
     }
 
-    /// One `WAIT` behind the reads of a group: the replies, how many replicas are connected, and
-    /// how many have everything.
-    async fn wait(&self, address: &str, group: &[Request]) -> Result<(Vec<Value>, u32, u32), Lost> {
+    /// One `WAIT` behind the reads of a group.
+    async fn wait(&self, address: &str, group: &[Request]) -> Result<Vec<Confirmed>, Lost> {
         let server = self.servers.at(address).await?;
         let mut commands = Pipeline::with_capacity(group.len() + 2);
         for request in group {
@@ -186,7 +169,8 @@ impl Confirmations {
             let said = waited.refusal().unwrap_or_else(|| "no number of replicas".into());
             Lost(format!("{}: WAIT: {said}", server.address()))
         };
-        let confirmed = confirmed.ok_or_else(refused)?;
-        Ok((reads, connected(&role).unwrap_or(confirmed), confirmed))
+        let replicas = confirmed.ok_or_else(refused)?;
+        let connected = connected(&role).unwrap_or(replicas);
+        Ok(reads.into_iter().map(|read| Confirmed { read, replicas, connected }).collect())
     }
 }

@@ -6,7 +6,6 @@
 //!
 //! Not in here: what to do about an answer, which server to use.
 
-use std::collections::HashMap;
 use std::fmt::{self, Display};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -16,7 +15,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisResult, Value, cmd};
+use redis::{AsyncConnectionConfig, Cmd, InfoDict, Pipeline, RedisResult, Value, cmd};
 use tokio::task::coop::unconstrained;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
@@ -41,20 +40,34 @@ const IDLE: Duration = Duration::from_secs(1);
 /// refuses a certificate closes it when the TLS handshake is over for the client.
 const BROKEN: &str = "broken pipe";
 
-/// How a connection is used.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// How a connection is used. Each use has a connection of its own to a server.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Use {
+    pub(crate) purpose: Purpose,
     /// A server that is silent for longer, while an answer is due, is lost.
     pub(crate) answer_within: Duration,
-    /// Load the scripts when the connection is opened.
-    pub(crate) scripts: bool,
+}
+
+/// What a connection is for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Purpose {
+    /// Partitions, and whatever may wait behind them: it has the scripts.
+    Partitions,
+    /// The lease and clocks: nothing waits behind a partition's work.
+    Urgent,
+    /// `WAIT` for the replicas that a log waits for. It holds back whatever is behind it.
+    Trimming,
+    /// `WAIT` for the replicas that answers wait for.
+    Quorum,
+    /// A question to a Sentinel, or a look at the servers.
+    Look,
 }
 
 /// A live connection, until it is not: see the module.
 pub(crate) struct Connection {
     shared: Arc<ConnectionState>,
     /// What `INFO` said when the connection was opened.
-    info: HashMap<String, String>,
+    info: InfoDict,
 }
 
 /// What the connection, its calls and its watchdog share.
@@ -108,7 +121,7 @@ impl Connection {
             .map_err(|e| lost(&e))?;
         let shared = Arc::new(ConnectionState::new(address, access.resp3, server));
         tasks.spawn(watch(Arc::downgrade(&shared), shared.unused.clone(), how.answer_within));
-        let mut this = Self { shared, info: HashMap::new() };
+        let mut this = Self { shared, info: InfoDict::new("") };
         match this.begin(access, how).await {
             Err(Lost(why)) if access.tls.is_some() && why.ends_with(BROKEN) => {
                 Err(Lost(format!("{why} (does it ask for another client certificate?)")))
@@ -124,8 +137,8 @@ impl Connection {
         }
         // Servers before 7.0 take one section only; "everything" is one.
         let info = self.must(cmd("INFO").arg("everything").to_owned()).await?;
-        self.info = parse_info(info.text().unwrap_or_default());
-        if how.scripts {
+        self.info = InfoDict::new(info.text().unwrap_or_default());
+        if how.purpose == Purpose::Partitions {
             let refused = self.call(script::load_all()).await?.iter().find_map(Reply::refusal);
             // A server that cannot load scripts now (it is loading its data) is asked again when
             // one is missed.
@@ -145,7 +158,7 @@ impl Connection {
     }
 
     /// The fields of `INFO` as they were when the connection was opened.
-    pub(crate) const fn info(&self) -> &HashMap<String, String> {
+    pub(crate) const fn info(&self) -> &InfoDict {
         &self.info
     }
 
@@ -172,7 +185,7 @@ impl Node for Connection {
         if commands.is_empty() {
             return ready(Ok(Vec::new())).boxed();
         }
-        let (server, call) = match Unanswered::begin(&self.shared) {
+        let (server, call) = match PendingCall::begin(&self.shared) {
             Ok(begun) => begun,
             Err(lost) => return ready(Err(lost)).boxed(),
         };
@@ -194,7 +207,7 @@ impl Node for Connection {
 async fn exchange(
     mut server: MultiplexedConnection,
     commands: Pipeline,
-    call: Unanswered,
+    call: PendingCall,
 ) -> Result<Vec<Value>, Lost> {
     let shared = &*call.0;
     let answered = tokio::select! {
@@ -267,9 +280,9 @@ impl Drop for ConnectionState {
 }
 
 /// A call that is not answered.
-struct Unanswered(Arc<ConnectionState>);
+struct PendingCall(Arc<ConnectionState>);
 
-impl Unanswered {
+impl PendingCall {
     fn begin(shared: &Arc<ConnectionState>) -> Result<(MultiplexedConnection, Self), Lost> {
         let server = shared.server().clone()?;
         if shared.unanswered.load(Ordering::Relaxed) == 0 {
@@ -285,7 +298,7 @@ impl Unanswered {
     }
 }
 
-impl Drop for Unanswered {
+impl Drop for PendingCall {
     fn drop(&mut self) {
         self.0.unanswered.fetch_sub(1, Ordering::Relaxed);
     }
@@ -321,7 +334,7 @@ async fn watch(shared: Weak<ConnectionState>, unused: CancellationToken, answer_
             return;
         }
         if ping.is_none() && heard + quiet <= now {
-            let Ok((server, call)) = Unanswered::begin(&shared) else { return };
+            let Ok((server, call)) = PendingCall::begin(&shared) else { return };
             let mut commands = Pipeline::with_capacity(1);
             commands.cmd("PING");
             ping = Some(exchange(server, commands, call).boxed());
@@ -338,10 +351,4 @@ async fn watch(shared: Weak<ConnectionState>, unused: CancellationToken, answer_
 /// The command of a pipeline that has one.
 fn only(commands: &Pipeline) -> Option<&Cmd> {
     commands.cmd_iter().next().filter(|_| commands.len() == 1)
-}
-
-/// The lines of INFO.
-pub(crate) fn parse_info(text: &str) -> HashMap<String, String> {
-    let pairs = text.lines().filter_map(|l| l.split_once(':'));
-    pairs.map(|(k, v)| (k.to_owned(), v.trim_end().to_owned())).collect()
 }

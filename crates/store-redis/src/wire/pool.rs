@@ -1,10 +1,10 @@
-//! The connections of a store, one to a server, shared by all that use it.
+//! The connections of a store, one to a server for each [`Use`], shared by all that use it.
 //!
 //! A server that is in use no more is forgotten ([`Pool::keep_only`]): its connection is closed
 //! when the last call on it has ended.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex as Lock, PoisonError, Weak};
+use std::sync::{Arc, Mutex as Lock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Mutex;
@@ -24,17 +24,13 @@ const REFUSED_FOR: Duration = Duration::from_millis(30);
 #[derive(Debug)]
 pub(crate) struct Pool {
     access: Access,
-    how: Use,
     tasks: TaskTracker,
-    settings: Arc<Settings>,
-    entries: Arc<Entries>,
-    family: Arc<Family>,
+    settings: Settings,
+    entries: Lock<Entries>,
 }
 
-/// By address.
-type Entries = Lock<HashMap<String, Arc<Mutex<Entry>>>>;
-/// The entries of all pools with connections to the same servers.
-type Family = Lock<Vec<Weak<Entries>>>;
+/// By address and use.
+type Entries = HashMap<(String, Use), Arc<Mutex<Entry>>>;
 
 #[derive(Debug, Default)]
 enum Entry {
@@ -46,33 +42,8 @@ enum Entry {
 
 impl Pool {
     /// Connections are opened when they are asked for.
-    pub(crate) fn new(access: Access, how: Use, tasks: TaskTracker) -> Self {
-        Self::of_family(access, how, tasks, (Arc::default(), Arc::default()))
-    }
-
-    fn of_family(
-        access: Access,
-        how: Use,
-        tasks: TaskTracker,
-        (settings, family): (Arc<Settings>, Arc<Family>),
-    ) -> Self {
-        let entries = Arc::<Entries>::default();
-        let mut all = family.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|entries| entries.strong_count() > 0);
-        all.push(Arc::downgrade(&entries));
-        drop(all);
-        Self { access, how, tasks, settings, entries, family }
-    }
-
-    /// Other connections to the same servers.
-    pub(crate) fn with(&self, how: Use) -> Self {
-        let family = (self.settings.clone(), self.family.clone());
-        Self::of_family(self.access.clone(), how, self.tasks.clone(), family)
-    }
-
-    /// Connections to other servers, of which nothing is noted.
-    pub(crate) fn entered(&self, access: Access, how: Use) -> Self {
-        Self::new(access, how, self.tasks.clone())
+    pub(crate) fn new(access: Access, tasks: TaskTracker) -> Self {
+        Self { access, tasks, settings: Settings::default(), entries: Lock::default() }
     }
 
     /// How servers are entered.
@@ -80,13 +51,8 @@ impl Pool {
         &self.access
     }
 
-    /// How connections are used.
-    pub(crate) const fn how(&self) -> Use {
-        self.how
-    }
-
     /// What the servers said of themselves when connections were opened.
-    pub(crate) fn settings(&self) -> &Settings {
+    pub(crate) const fn settings(&self) -> &Settings {
         &self.settings
     }
 
@@ -95,13 +61,11 @@ impl Pool {
         &self.tasks
     }
 
-    /// Forgets all servers but these, in all pools with connections to the same servers.
+    /// Forgets all servers but these.
     pub(crate) fn keep_only(&self, servers: &HashSet<String>) {
-        let family = self.family.lock().unwrap_or_else(PoisonError::into_inner);
-        for entries in family.iter().filter_map(Weak::upgrade) {
-            let mut entries = entries.lock().unwrap_or_else(PoisonError::into_inner);
-            entries.retain(|address, _| servers.contains(address));
-        }
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.retain(|(address, _), _| servers.contains(address));
+        drop(entries);
         self.settings.keep_only(servers);
     }
 
@@ -110,10 +74,10 @@ impl Pool {
     /// # Errors
     ///
     /// [`Lost`] says why there is none.
-    pub(crate) async fn get(&self, address: &str) -> Result<Arc<Connection>, Lost> {
+    pub(crate) async fn get(&self, address: &str, how: Use) -> Result<Arc<Connection>, Lost> {
         let entry = {
             let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-            entries.entry(address.to_owned()).or_default().clone()
+            entries.entry((address.to_owned(), how)).or_default().clone()
         };
         // Held while connecting: one attempt serves all who wait.
         let mut entry = entry.lock().await;
@@ -122,7 +86,7 @@ impl Pool {
             Entry::Refused(at, lost) if at.elapsed() < REFUSED_FOR => return Err(lost.clone()),
             _ => {}
         }
-        let opened = Connection::open(address, &self.access, self.how, &self.tasks).await.map(Arc::new);
+        let opened = Connection::open(address, &self.access, how, &self.tasks).await.map(Arc::new);
         if let Ok(connection) = &opened {
             self.settings.note(address, connection.info());
         }

@@ -1,28 +1,39 @@
 //! Reading replies: the same shape in RESP2 and RESP3, and typed access that never fails on what a
 //! server sends.
 
-use redis::{ServerError, Value};
+use bytes::Bytes;
+use redis::Value;
 
-/// Typed access to a reply. Each method returns `None` for a reply of another kind.
+/// Typed access to a reply. Each method returns `None`, or nothing, for a reply of another kind.
 pub(crate) trait Reply {
-    /// An integer, or a string that is one.
+    /// A whole number: an integer, or a string that is one. Scores may be written as floating point
+    /// numbers.
     fn number(&self) -> Option<u64>;
     /// A string that is UTF-8.
     fn text(&self) -> Option<&str>;
     /// A string.
     fn bytes(&self) -> Option<&[u8]>;
     /// The elements of an array.
-    fn items(&self) -> Option<&[Value]>;
+    fn items(&self) -> &[Value];
     /// What the server said, if it refused: the code and the details, as they were sent.
     fn refusal(&self) -> Option<String>;
+    /// A string, without copying it.
+    fn into_bytes(self) -> Option<Bytes>;
+    /// The elements of an array.
+    fn into_items(self) -> Vec<Value>;
+    /// The pairs of a hash, or of a sorted set with its scores.
+    fn into_pairs(self) -> Vec<(Value, Value)>;
 }
 
 impl Reply for Value {
     fn number(&self) -> Option<u64> {
-        match self {
-            Self::Int(n) => u64::try_from(*n).ok(),
-            other => other.text()?.parse().ok(),
+        if let Self::Int(n) = self {
+            return u64::try_from(*n).ok();
         }
+        let text = self.text()?;
+        // Redis keeps scores as floating point numbers: whole numbers up to 2^53 are exact.
+        let score = || text.parse().ok().filter(|n| (0.0..=(1u64 << 53) as f64).contains(n));
+        text.parse().ok().or_else(|| score().map(|n| n as u64))
     }
 
     fn text(&self) -> Option<&str> {
@@ -33,33 +44,48 @@ impl Reply for Value {
         match self {
             Self::BulkString(bytes) => Some(bytes),
             Self::SimpleString(text) => Some(text.as_bytes()),
-            Self::VerbatimString { text, .. } => Some(text.as_bytes()),
             Self::Okay => Some(b"OK"),
             _ => None,
         }
     }
 
-    fn items(&self) -> Option<&[Value]> {
-        match self {
-            Self::Array(items) => Some(items),
-            _ => None,
-        }
+    fn items(&self) -> &[Value] {
+        if let Self::Array(items) = self { items } else { &[] }
     }
 
     fn refusal(&self) -> Option<String> {
+        let Self::ServerError(error) = self else { return None };
+        Some(match error.details() {
+            Some(details) => format!("{} {details}", error.code()),
+            None => error.code().to_owned(),
+        })
+    }
+
+    fn into_bytes(self) -> Option<Bytes> {
         match self {
-            Self::ServerError(error) => Some(error_text(error)),
-            _ => None,
+            Self::BulkString(bytes) => Some(bytes.into()),
+            other => other.bytes().map(Bytes::copy_from_slice),
         }
+    }
+
+    fn into_items(self) -> Vec<Value> {
+        if let Self::Array(items) = self { items } else { Vec::new() }
+    }
+
+    fn into_pairs(self) -> Vec<(Value, Value)> {
+        let mut items = self.into_items().into_iter();
+        std::iter::from_fn(|| match items.next()? {
+            // RESP3 has an array for each member of a sorted set.
+            Self::Array(pair) => <[Value; 2]>::try_from(pair).ok().map(Into::into),
+            first => Some((first, items.next()?)),
+        })
+        .collect()
     }
 }
 
-/// An error reply as the server sent it, without the leading `-`.
-pub(crate) fn error_text(error: &ServerError) -> String {
-    match error.details() {
-        Some(details) => format!("{} {details}", error.code()),
-        None => error.code().to_owned(),
-    }
+/// The first elements of an array as numbers; 0 in place of one that is none.
+pub(crate) fn numbers<const N: usize>(items: &[Value]) -> [u64; N] {
+    std::array::from_fn(|i| items.get(i).and_then(Reply::number).unwrap_or_default())
 }
 
 /// Gives a RESP3 reply the shape that the same command has in RESP2, so that only connections know
@@ -92,8 +118,26 @@ mod tests {
         assert_eq!((bulk("x").number(), Value::Int(-1).number(), Value::Nil.number()), (None, None, None));
         assert_eq!((Value::Okay.text(), bulk("a").text()), (Some("OK"), Some("a")));
         assert_eq!(Value::BulkString(vec![0xff]).text(), None);
-        assert_eq!(Value::Array(vec![Value::Nil]).items(), Some(&[Value::Nil][..]));
-        assert_eq!(bulk("").items(), None);
+        assert_eq!(Value::Array(vec![Value::Nil]).items(), [Value::Nil]);
+        assert_eq!(bulk("").items(), []);
+        assert_eq!(numbers(&[bulk("1"), Value::Nil]), [1, 0, 0]);
+    }
+
+    #[test]
+    fn scores_are_whole_numbers() {
+        assert_eq!(bulk("9.007199254740992e15").number(), Some(1 << 53));
+        for none in ["9.1e15", "-1.0", "NaN", ""] {
+            assert_eq!(bulk(none).number(), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn a_hash_is_read_in_both_protocols() {
+        let expected = vec![(bulk("a"), bulk("1")), (bulk("b"), bulk("2"))];
+        let pairs = [("a", "1"), ("b", "2")].map(|(name, value)| [bulk(name), bulk(value)]);
+        assert_eq!(Value::Array(pairs.concat()).into_pairs(), expected);
+        assert_eq!(Value::Array(pairs.map(|pair| Value::Array(pair.into())).into()).into_pairs(), expected);
+        assert_eq!(Value::Nil.into_pairs(), []);
     }
 
     #[test]

@@ -18,45 +18,36 @@ use super::reply::Reply;
 /// What Redis says to a command before the password that it wants.
 const NO_PASSWORD: &str = "NOAUTH";
 
-/// Sentinels that watch one master.
+/// Connections to Sentinels.
 #[derive(Debug)]
 pub(crate) struct Sentinels {
-    addresses: Vec<String>,
-    /// The master's name, as the Sentinels have it.
-    master: String,
     plain: Pool,
     /// With the user and the password of the Redis servers.
     logged_in: Pool,
 }
 
 impl Sentinels {
-    /// Sentinels at these addresses. They are entered like the servers of `pool`, but without a
-    /// database, and with a password only if they ask for one.
-    pub(crate) fn new(addresses: Vec<String>, master: String, pool: &Pool, how: Use) -> Self {
-        let how = Use { scripts: false, ..how };
-        let entering = |access: &Access| Access { db: 0, resp3: false, ..access.clone() };
-        let logged_in = pool.entered(entering(pool.access()), how);
-        let nobody = Access { user: None, password: None, ..entering(pool.access()) };
-        Self { addresses, master, plain: pool.entered(nobody, how), logged_in }
+    /// Sentinels are entered like the servers of `pool`, but without a database, and with a
+    /// password only if they ask for one.
+    pub(crate) fn beside(pool: &Pool) -> Self {
+        let access = Access { db: 0, resp3: false, ..pool.access().clone() };
+        let nobody = Access { user: None, password: None, ..access.clone() };
+        let entering = |access| Pool::new(access, pool.tasks().clone());
+        Self { plain: entering(nobody), logged_in: entering(access) }
     }
 
-    /// The addresses of the Sentinels.
-    pub(crate) fn addresses(&self) -> &[String] {
-        &self.addresses
-    }
-
-    /// The address of the master, as one Sentinel has it.
+    /// The address of the master with this name, as one Sentinel has it.
     ///
     /// # Errors
     ///
     /// [`Lost`] if the Sentinel does not answer, or knows no such master.
-    pub(crate) async fn master_by(&self, address: &str) -> Result<String, Lost> {
-        let sentinel = match self.plain.get(address).await {
-            Err(Lost(why)) if why.contains(NO_PASSWORD) => self.logged_in.get(address).await?,
+    pub(crate) async fn master_by(&self, address: &str, master: &str, how: Use) -> Result<String, Lost> {
+        let sentinel = match self.plain.get(address, how).await {
+            Err(Lost(why)) if why.contains(NO_PASSWORD) => self.logged_in.get(address, how).await?,
             connection => connection?,
         };
-        let question = cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.master).to_owned();
-        named(&sentinel.ask(question).await?, &self.master).map_err(|why| Lost(format!("{address} {why}")))
+        let question = cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(master).to_owned();
+        named(&sentinel.ask(question).await?, master).map_err(|why| Lost(format!("{address} {why}")))
     }
 }
 
@@ -70,7 +61,7 @@ fn named(reply: &Value, master: &str) -> Result<String, String> {
     if let Some(refusal) = reply.refusal() {
         return Err(format!("is no Sentinel: {refusal}"));
     }
-    let address = match reply.items().unwrap_or_default() {
+    let address = match reply.items() {
         [host, port] => host.text().zip(port.number()),
         _ => None,
     };

@@ -15,7 +15,7 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 
-use super::connection::{Connection, Use};
+use super::connection::{Connection, Purpose, Use};
 use super::node::{Lost, Network, Node};
 use super::pool::Pool;
 use super::sentinel::Sentinels;
@@ -34,28 +34,23 @@ pub(crate) enum Seeds {
     Sentinels(Vec<String>, String),
 }
 
-/// The servers, reached over the connections of one pool. See the module.
+/// The servers, reached over connections of one use. See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Servers {
     known: Arc<Known>,
-    pool: Arc<Pool>,
+    how: Use,
 }
 
-/// What is known of the servers, over whatever connections.
+/// What is known of the servers, and the connections to them.
 #[derive(Debug)]
 struct Known {
-    origin: Origin,
+    seeds: Seeds,
     cluster: bool,
     topology: Topology,
     /// The last look at the map. Held while looking.
     look: Mutex<Option<Look>>,
-}
-
-/// Who tells which masters there are.
-#[derive(Debug)]
-enum Origin {
-    Servers(Vec<String>),
-    Sentinels(Box<Sentinels>),
+    pool: Pool,
+    sentinels: Sentinels,
 }
 
 #[derive(Debug)]
@@ -73,32 +68,26 @@ impl Servers {
     /// # Errors
     ///
     /// [`Lost`] if no address leads to a master; it names the reason for each.
-    pub(crate) async fn discover(seeds: Seeds, pool: Pool) -> Result<Self, Lost> {
-        let (origin, cluster) = match seeds {
-            Seeds::Servers(addresses) => {
-                let cluster = is_cluster(&addresses, &pool).await?;
-                (Origin::Servers(addresses), cluster)
-            }
-            Seeds::Sentinels(addresses, master) => {
-                let sentinels = Sentinels::new(addresses, master, &pool, pool.how());
-                (Origin::Sentinels(Box::new(sentinels)), false)
-            }
+    pub(crate) async fn discover(seeds: Seeds, pool: Pool, how: Use) -> Result<Self, Lost> {
+        let cluster = match &seeds {
+            Seeds::Servers(addresses) => is_cluster(addresses, &pool, how).await?,
+            Seeds::Sentinels(..) => false,
         };
         let (topology, look) = Default::default();
-        let known = Arc::new(Known { origin, cluster, topology, look });
-        let this = Self { known, pool: Arc::new(pool) };
+        let sentinels = Sentinels::beside(&pool);
+        let this = Self { known: Arc::new(Known { seeds, cluster, topology, look, pool, sentinels }), how };
         this.rediscover(None).await?;
         Ok(this)
     }
 
     /// The same servers over other connections.
     pub(crate) fn over(&self, how: Use) -> Self {
-        Self { known: self.known.clone(), pool: Arc::new(self.pool.with(how)) }
+        Self { known: self.known.clone(), how }
     }
 
     /// Where tasks of connections run.
     pub(crate) fn tasks(&self) -> &TaskTracker {
-        self.pool.tasks()
+        self.known.pool.tasks()
     }
 
     /// Whether it is a Redis Cluster.
@@ -116,22 +105,9 @@ impl Servers {
         self.known.topology.master(hash_slot)
     }
 
-    /// How many replicas the master of a hash slot has: in a cluster those that have not failed by
-    /// the vote of the masters, otherwise those that are connected. As it was when the servers were
-    /// last looked at.
-    pub(crate) fn replicas(&self, hash_slot: u16) -> Option<u32> {
-        self.known.topology.replicas(hash_slot)
-    }
-
-    /// Whether the master of a hash slot keeps an append-only file, or has not said yet that it
-    /// keeps none.
-    pub(crate) fn append_only(&self, hash_slot: u16) -> bool {
-        self.master_address(hash_slot).is_none_or(|master| self.settings().append_only(&master))
-    }
-
     /// What the servers said of themselves.
     pub(crate) fn settings(&self) -> &Settings {
-        self.pool.settings()
+        self.known.pool.settings()
     }
 
     /// The live connection to the server at an address.
@@ -140,7 +116,7 @@ impl Servers {
     ///
     /// [`Lost`] says why there is none.
     pub(crate) async fn connection(&self, address: &str) -> Result<Arc<Connection>, Lost> {
-        self.pool.get(address).await
+        self.known.pool.get(address, self.how).await
     }
 
     /// Looks at the map, asking all servers but these; the first that answers will do.
@@ -149,9 +125,9 @@ impl Servers {
     ///
     /// [`Lost`] if none answers; it names the reason for each.
     pub(crate) async fn look(&self, without: &HashSet<String>) -> Result<(), Lost> {
-        match &self.known.origin {
-            Origin::Servers(seeds) => self.look_by_servers(seeds, without).await,
-            Origin::Sentinels(sentinels) => self.look_by_sentinels(sentinels, without).await,
+        match &self.known.seeds {
+            Seeds::Servers(seeds) => self.look_by_servers(seeds, without).await,
+            Seeds::Sentinels(seeds, name) => self.look_by_sentinels(seeds, name, without).await,
         }
     }
 
@@ -175,16 +151,23 @@ impl Servers {
 
     /// Asks all Sentinels for the master. If none names another the present one stays, as long as
     /// it says that it is one.
-    async fn look_by_sentinels(&self, sentinels: &Sentinels, without: &HashSet<String>) -> Result<(), Lost> {
+    async fn look_by_sentinels(
+        &self,
+        seeds: &[String],
+        name: &str,
+        without: &HashSet<String>,
+    ) -> Result<(), Lost> {
+        let how = Use { purpose: Purpose::Look, ..self.how };
         let look = async |sentinel: &String| {
             let late = |_| Lost(format!("{sentinel} does not say which server is the master"));
-            let master = timeout(LOOK_WITHIN, sentinels.master_by(sentinel)).await.map_err(late)??;
+            let asked = self.known.sentinels.master_by(sentinel, name, how);
+            let master = timeout(LOOK_WITHIN, asked).await.map_err(late)??;
             if without.contains(&master) {
                 return Err(Lost(format!("{sentinel} names {master} still, which does not serve")));
             }
             self.look_at(&master).await
         };
-        let looked = self.put_first(sentinels.addresses().iter().map(look)).await;
+        let looked = self.put_first(seeds.iter().map(look)).await;
         match self.masters().first().filter(|master| looked.is_err() && !without.contains(*master)) {
             Some(master) => self.put_first([self.look_at(master)]).await.or(looked),
             None => looked,
@@ -196,12 +179,12 @@ impl Servers {
     fn put(&self, map: Vec<Range>) {
         self.known.topology.put(map);
         let mut used: HashSet<String> = self.masters().into_iter().collect();
-        if let Origin::Servers(seeds) = &self.known.origin
+        if let Seeds::Servers(seeds) = &self.known.seeds
             && self.known.cluster
         {
             used.extend(seeds.iter().cloned());
         }
-        self.pool.keep_only(&used);
+        self.known.pool.keep_only(&used);
     }
 
     /// Takes the first map that comes.
@@ -282,17 +265,25 @@ impl Network for Servers {
         .boxed()
     }
 
+    fn replicas(&self, hash_slot: u16) -> Option<u32> {
+        self.known.topology.replicas(hash_slot)
+    }
+
+    fn append_only(&self, hash_slot: u16) -> bool {
+        self.master_address(hash_slot).is_none_or(|master| self.settings().append_only(&master))
+    }
+
     fn may_evict(&self, hash_slot: u16) -> bool {
         self.master_address(hash_slot).is_some_and(|master| self.settings().may_evict(&master))
     }
 }
 
 /// Whether the servers are nodes of a Redis Cluster, by the first that answers.
-async fn is_cluster(addresses: &[String], pool: &Pool) -> Result<bool, Lost> {
+async fn is_cluster(addresses: &[String], pool: &Pool, how: Use) -> Result<bool, Lost> {
     let mut refused = Vec::new();
     for address in addresses {
-        match pool.get(address).await {
-            Ok(server) => return Ok(server.info().get("cluster_enabled").is_some_and(|on| on == "1")),
+        match pool.get(address, how).await {
+            Ok(server) => return Ok(server.info().get("cluster_enabled") == Some(true)),
             Err(lost) => refused.push(lost),
         }
     }

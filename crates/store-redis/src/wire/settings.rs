@@ -10,6 +10,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use redis::InfoDict;
+
 /// The only eviction policy that loses no timers.
 pub(crate) const NO_EVICTION: &str = "noeviction";
 /// The field of INFO that has the policy.
@@ -56,19 +58,17 @@ impl Settings {
     }
 
     /// Takes in what a server says in INFO. What it does not say stays as it was.
-    pub(crate) fn note(&self, address: &str, info: &HashMap<String, String>) {
+    pub(crate) fn note(&self, address: &str, info: &InfoDict) {
         let mut all = self.noted();
         let noted = all.entry(address.to_owned()).or_default();
         let before = *noted;
         // While a server loads its append-only file it says that it keeps none.
-        let is_loading = info.get("loading").is_some_and(|loading| loading != "0");
-        if let Some(on) = info.get("aof_enabled").filter(|_| !is_loading) {
-            noted.append_only = Some(on == "1");
+        if info.get("loading") != Some(true) {
+            noted.append_only = info.get("aof_enabled").or(noted.append_only);
         }
-        if let Some(replicas) = info.get("connected_slaves") {
-            noted.has_replicas = Some(replicas != "0");
-        }
-        let Some(policy) = info.get(POLICY) else { return };
+        let replicas: Option<u32> = info.get("connected_slaves");
+        noted.has_replicas = replicas.map(|replicas| replicas > 0).or(noted.has_replicas);
+        let Some(policy) = info.get::<String>(POLICY) else { return };
         noted.may_evict = policy != NO_EVICTION;
         let may_evict = noted.may_evict;
         drop(all);
@@ -87,13 +87,12 @@ impl Settings {
 
 #[cfg(test)]
 mod tests {
-    use super::super::connection::parse_info;
     use super::*;
 
     #[test]
     fn what_a_server_said_counts_until_it_says_otherwise() {
         let settings = Settings::default();
-        let note = |text: &str| settings.note("a:1", &parse_info(text));
+        let note = |text: &str| settings.note("a:1", &InfoDict::new(text));
         assert!(settings.append_only("a:1"), "it has not said anything yet");
         note("# Memory\r\nmaxmemory_policy:noeviction\r\n");
         assert!(!settings.may_evict("a:1"));

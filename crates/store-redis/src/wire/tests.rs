@@ -18,10 +18,10 @@ use crate::options::Options;
 use crate::test_support::*;
 use mtimer_tls::ClientFiles;
 
-const LONG_TIMEOUT: Use = Use { answer_within: Duration::from_secs(20), scripts: true };
+const LONG_TIMEOUT: Use = Use { purpose: Purpose::Partitions, answer_within: Duration::from_secs(20) };
 
 fn pool(access: Access) -> Pool {
-    Pool::new(access, LONG_TIMEOUT, TaskTracker::new())
+    Pool::new(access, TaskTracker::new())
 }
 
 /// A connection as the store makes it of an address.
@@ -37,7 +37,7 @@ async fn open_with(options: Options, how: Use) -> Result<Connection, Lost> {
 
 async fn discover(urls: Vec<String>) -> Servers {
     let (seeds, access) = Options::new(urls, "t").check().expect("usable options");
-    Servers::discover(seeds, pool(access)).await.expect("servers")
+    Servers::discover(seeds, pool(access), LONG_TIMEOUT).await.expect("servers")
 }
 
 fn pipeline<const N: usize>(commands: [Cmd; N]) -> Pipeline {

@@ -16,7 +16,7 @@ pub(crate) struct Range {
     pub(crate) from: u16,
     pub(crate) to: u16,
     pub(crate) master: String,
-    /// Replicas of the master that count: see `Servers::replicas`. `None`: only a redirection has
+    /// Replicas of the master that count: see [`super::node::Network::replicas`]. `None`: only a redirection has
     /// named the master.
     pub(crate) replicas: Option<u32>,
 }
@@ -78,7 +78,7 @@ impl Topology {
 /// Reads the reply to `ROLE` of a server outside a cluster; an error says what it is if it is no
 /// master.
 pub(crate) fn of_standalone(role: &Value, asked: &str) -> Result<Vec<Range>, String> {
-    let items = role.items().unwrap_or_default();
+    let items = role.items();
     match items.first().and_then(Reply::text) {
         Some("master") => {
             let replicas = Some(connected(role).unwrap_or(0));
@@ -94,7 +94,7 @@ pub(crate) fn of_standalone(role: &Value, asked: &str) -> Result<Vec<Range>, Str
 
 /// How many replicas a master has that are connected, by its reply to `ROLE`.
 pub(crate) fn connected(role: &Value) -> Option<u32> {
-    Some(role.items()?.get(2)?.items()?.len() as u32)
+    Some(role.items().get(2)?.items().len() as u32)
 }
 
 /// Reads the replies to `CLUSTER SLOTS`, which names the masters as clients reach them, and to
@@ -104,8 +104,7 @@ pub(crate) fn of_cluster(slots: &Value, nodes: &Value, asked: &str) -> Result<Ve
         return Err(format!("{asked}: {refusal}"));
     }
     let replicas = replicas_of_masters(nodes.text().unwrap_or_default());
-    let ranges: Vec<_> =
-        slots.items().unwrap_or_default().iter().filter_map(|row| range(row, &replicas, asked)).collect();
+    let ranges: Vec<_> = slots.items().iter().filter_map(|row| range(row, &replicas, asked)).collect();
     if ranges.is_empty() {
         return Err(format!("{asked}: the cluster has no hash slots assigned"));
     }
@@ -114,8 +113,8 @@ pub(crate) fn of_cluster(slots: &Value, nodes: &Value, asked: &str) -> Result<Ve
 
 /// One row of `CLUSTER SLOTS`: first hash slot, last hash slot, master (host, port, node id, ...).
 fn range(row: &Value, replicas: &HashMap<&str, u32>, asked: &str) -> Option<Range> {
-    let [from, to, master, ..] = row.items()? else { return None };
-    let [host, port, id, ..] = master.items()? else { return None };
+    let [from, to, master, ..] = row.items() else { return None };
+    let [host, port, id, ..] = master.items() else { return None };
     Some(Range {
         from: u16::try_from(from.number()?).ok()?,
         to: u16::try_from(to.number()?).ok()?,

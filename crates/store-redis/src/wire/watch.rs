@@ -1,12 +1,10 @@
 //! Looks at the settings of the servers in use again and again ([`super::settings`]).
 
-use std::sync::Weak;
 use std::time::Duration;
 
-use redis::cmd;
+use redis::{InfoDict, cmd};
 use tokio_util::sync::CancellationToken;
 
-use super::connection::parse_info;
 use super::node::Network;
 use super::reply::Reply;
 use super::servers::Servers;
@@ -25,20 +23,17 @@ pub(crate) async fn check(servers: &Servers) {
         // Servers before 7.0 take one section only.
         let Ok(info) = server.ask(cmd("INFO").arg("everything").to_owned()).await else { continue };
         if let Some(text) = info.text() {
-            servers.settings().note(&address, &parse_info(text));
+            servers.settings().note(&address, &InfoDict::new(text));
         }
     }
 }
 
 /// Checks for as long as the store is in use.
-pub(crate) async fn watch(servers: Weak<Servers>, over: CancellationToken) {
+pub(crate) async fn watch(servers: Servers, over: CancellationToken) {
     let rounds = async {
         loop {
             tokio::time::sleep(CHECK_EVERY).await;
-            match servers.upgrade() {
-                Some(servers) => check(&servers).await,
-                None => return,
-            }
+            check(&servers).await;
         }
     };
     over.run_until_cancelled(rounds).await;

@@ -123,7 +123,7 @@ pub(super) async fn what_one_filed_below_it_is_covered_for_the_next(mut kit: Kit
         third.pending().await[&timer.id].covered,
         "the second owner could send it under the first one's claim"
     );
-    assert_eq!(third.cancel(timer.id).await, CancelAnswer::TooLate(timer.id));
+    assert_eq!(third.cancel(timer.id).await, CancelAnswer::Died { id: timer.id, failed: 1 });
 }
 
 pub(super) async fn a_refiled_timer_is_fresh_only_below_it(mut kit: Kit) {
@@ -149,7 +149,7 @@ pub(super) async fn a_covered_timer_cannot_be_cancelled(mut kit: Kit) {
     first.add(&timer).await;
     first.claim(kit.now).await;
     let second = kit.owner().await;
-    assert_eq!(second.cancel(timer.id).await, CancelAnswer::TooLate(timer.id));
+    assert_eq!(second.cancel(timer.id).await, CancelAnswer::Died { id: timer.id, failed: 1 });
     assert_eq!(second.place(timer.id).await, Some(Place::Dead), "but it is stopped");
     let letter = second.all_dead().await.remove(0);
     assert_eq!(letter.reason, DeadReason::Stopped);
@@ -228,7 +228,7 @@ pub(super) async fn parking_keeps_the_count_of_a_covered_attempt(mut kit: Kit) {
     assert_eq!(second.unpark(timer.id, kit.now).await, Answer::Done);
     let loaded = &second.pending().await[&timer.id];
     assert_eq!((loaded.covered, loaded.record.attempt(false)), (false, 2));
-    assert_eq!(second.cancel(timer.id).await, CancelAnswer::TooLate(timer.id));
+    assert_eq!(second.cancel(timer.id).await, CancelAnswer::Died { id: timer.id, failed: 1 });
 }
 
 pub(super) async fn a_late_ok_of_a_predecessor_settles_a_covered_timer(mut kit: Kit) {

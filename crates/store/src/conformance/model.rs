@@ -125,9 +125,13 @@ impl Model {
                 if let Some(old) = self.requests.get(&request.0) {
                     return old.clone();
                 }
-                let answer = Answer::Cancel(self.cancel(now, target, *sent_attempt));
-                self.requests.insert(request.0, answer.clone());
-                answer
+                let answer = self.cancel(now, target, *sent_attempt);
+                let to_repeat = match answer {
+                    CancelAnswer::Died { id, .. } => CancelAnswer::TooLate(id),
+                    same => same,
+                };
+                self.requests.insert(request.0, Answer::Cancel(to_repeat));
+                Answer::Cancel(answer)
             }
             Op::Reschedule { target, due, is_begun, request } => {
                 if let Some(old) = self.requests.get(&request.0) {
@@ -219,6 +223,7 @@ impl Model {
         } else {
             e.progress.failed = attempt - 1;
             e.die(DeadReason::Stopped, now);
+            return CancelAnswer::Died { id, failed: attempt - 1 };
         }
         CancelAnswer::TooLate(id)
     }
@@ -304,9 +309,9 @@ impl Model {
                 e.fail(*failed, error);
                 if e.progress.stopped {
                     e.die(DeadReason::Stopped, now);
-                } else {
-                    self.file(id, *fire, *tier);
+                    return Answer::Died;
                 }
+                self.file(id, *fire, *tier);
             }
             Verdict::Dead { .. } if e.place == Place::Dead => {}
             Verdict::Dead { reason, failed, error } => {

@@ -287,7 +287,7 @@ pub(super) async fn a_cancel_of_a_sent_timer_stops_what_follows(mut kit: Kit) {
     assert_eq!(owner.place(timer.id).await, pending_at(kit.now), "its settlement is waited for");
     assert_eq!(
         owner.cancel(timer.id).await,
-        CancelAnswer::TooLate(timer.id),
+        CancelAnswer::Died { id: timer.id, failed: 0 },
         "and never cancelled after all"
     );
 }
@@ -306,7 +306,7 @@ pub(super) async fn a_stopped_timer_is_not_retried(mut kit: Kit) {
     let timer = kit.timer(kit.now);
     owner.add(&timer).await;
     owner.cancel_in_flight(timer.id).await;
-    assert_eq!(owner.retry(timer.id, kit.now + SECOND, 1, 1).await, Answer::Done);
+    assert_eq!(owner.retry(timer.id, kit.now + SECOND, 1, 1).await, Answer::Died);
     let letter = owner.all_dead().await.remove(0);
     assert_eq!(letter.reason, mtimer_types::DeadReason::Stopped);
     assert_eq!(letter.record.progress.failed, 1);
@@ -319,7 +319,12 @@ pub(super) async fn a_cancel_between_retries_buries_it(mut kit: Kit) {
     let timer = kit.timer(kit.now);
     owner.add(&timer).await;
     owner.retry(timer.id, kit.now + MINUTE, 2, 2).await;
-    assert_eq!(owner.cancel(timer.id).await, CancelAnswer::TooLate(timer.id));
+    let request = RequestId(unique());
+    let died = CancelAnswer::Died { id: timer.id, failed: 2 };
+    assert_eq!(owner.cancel_as(Target::Id(timer.id), None, request).await, died);
+    let repeat = owner.cancel_as(Target::Id(timer.id), None, request).await;
+    assert_eq!(repeat, CancelAnswer::TooLate(timer.id), "it dies once");
+    assert_eq!(owner.cancel(timer.id).await, CancelAnswer::TooLate(timer.id), "it was dead");
     let letter = owner.all_dead().await.remove(0);
     assert_eq!((letter.reason, letter.record.progress.failed), (mtimer_types::DeadReason::Stopped, 2));
     assert_eq!(owner.fires().await, []);

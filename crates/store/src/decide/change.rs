@@ -69,8 +69,10 @@ pub(super) fn cancel<T: Table>(
         }
         _ => {
             let mut record = row.record.clone();
-            record.progress.failed = record.attempt(ctx.covered(&row)).saturating_sub(1);
+            let failed = record.attempt(ctx.covered(&row)).saturating_sub(1);
+            record.progress.failed = failed;
             dead_letter(table, ctx, &row, record, DeadReason::Stopped)?;
+            return Ok(CancelAnswer::Died { id, failed });
         }
     }
     Ok(CancelAnswer::TooLate(id))

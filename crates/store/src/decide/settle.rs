@@ -100,9 +100,9 @@ fn retry<T: Table>(
     fail(&mut record.progress, failed, error);
     if record.progress.stopped {
         dead_letter(table, ctx, row, record, DeadReason::Stopped)?;
-    } else {
-        file(table, ctx, Some(row), record, fire, tier)?;
+        return Ok(Answer::Died);
     }
+    file(table, ctx, Some(row), record, fire, tier)?;
     Ok(Answer::Done)
 }
 

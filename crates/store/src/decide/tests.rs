@@ -188,7 +188,7 @@ fn cancel_is_exact_about_attempts() {
 
     let retried = b.given(&timer(2, 60_000));
     b.settle(retried, retry(1));
-    assert_eq!(b.cancel(Target::Id(retried), None), CancelAnswer::TooLate(retried));
+    assert_eq!(b.cancel(Target::Id(retried), None), CancelAnswer::Died { id: retried, failed: 1 });
     assert!(matches!(b.at(retried), Some(At::Dead { reason: DeadReason::Stopped, .. })));
     assert_eq!(b.cancel(Target::Id(retried), None), CancelAnswer::TooLate(retried));
 }
@@ -200,9 +200,10 @@ fn cancel_of_what_is_in_flight_stops_the_next_attempt() {
     assert_eq!(b.cancel(Target::Id(id), Some(1)), CancelAnswer::TooLate(id));
     assert_eq!(b.at(id), pending(60_000, 0));
     assert_eq!(b.reschedule(id, 70_000, false), RescheduleAnswer::TooLate(id), "it is stopped");
-    assert_eq!(b.settle(id, retry(1)), Answer::Done);
+    assert_eq!(b.settle(id, retry(1)), Answer::Died);
     assert!(matches!(b.at(id), Some(At::Dead { reason: DeadReason::Stopped, .. })));
     assert_eq!(b.failed(id), 1);
+    assert_eq!(b.settle(id, retry(1)), Answer::Gone, "it dies once");
 }
 
 #[test]
@@ -211,7 +212,7 @@ fn cancel_of_a_delivery_whose_retry_is_filed_stops_it_at_once() {
     let t = keyed(1, 60_000);
     let id = b.given(&t);
     b.settle(id, retry(1));
-    assert_eq!(b.cancel(Target::Id(id), Some(1)), CancelAnswer::TooLate(id));
+    assert_eq!(b.cancel(Target::Id(id), Some(1)), CancelAnswer::Died { id, failed: 1 });
     assert!(matches!(b.at(id), Some(At::Dead { reason: DeadReason::Stopped, .. })));
     assert_eq!((b.failed(id), b.holder(&t)), (1, None));
     // The second attempt is under way.
@@ -219,7 +220,7 @@ fn cancel_of_a_delivery_whose_retry_is_filed_stops_it_at_once() {
     b.settle(id, retry(1));
     assert_eq!(b.cancel(Target::Id(id), Some(2)), CancelAnswer::TooLate(id));
     assert!(matches!(b.at(id), Some(At::Pending { .. })));
-    b.settle(id, retry(2));
+    assert_eq!(b.settle(id, retry(2)), Answer::Died);
     assert!(matches!(b.at(id), Some(At::Dead { reason: DeadReason::Stopped, .. })));
 }
 
@@ -254,11 +255,12 @@ fn a_predecessors_claim_covers_what_was_filed_before() {
     for id in [late, fresh] {
         assert_eq!(b.cancel(Target::Id(id), None), CancelAnswer::Cancelled(id));
     }
-    assert_eq!(b.cancel(Target::Id(early), None), CancelAnswer::TooLate(early));
+    assert_eq!(b.cancel(Target::Id(early), None), CancelAnswer::Died { id: early, failed: 1 });
     assert_eq!(b.failed(early), 1, "the covered attempt stays counted");
     let again = b.given(&timer(4, 2_500));
     b.succeed(3_000);
-    assert_eq!(b.cancel(Target::Id(again), None), CancelAnswer::TooLate(again), "fresh was another epoch's");
+    let died = CancelAnswer::Died { id: again, failed: 1 };
+    assert_eq!(b.cancel(Target::Id(again), None), died, "fresh was another epoch's");
 }
 
 #[test]

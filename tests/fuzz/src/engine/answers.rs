@@ -7,7 +7,7 @@ use mtimer_core::{Call, CallAnswer};
 use mtimer_protocol::Delivery;
 use mtimer_store::{
     Answer, CancelAnswer, Census, DeadLetter, Health, InFlight, LaneError, Loaded, LoadedTimer, Op, Page,
-    Place, Progress, Record, Refusal, RescheduleAnswer, ScheduleAnswer, Taken, Unconfirmed,
+    Place, Progress, Record, Refusal, RescheduleAnswer, ScheduleAnswer, Taken, Unconfirmed, Verdict,
 };
 use mtimer_types::{DeadReason, Destination, Ended, Epoch, PartitionId, Target, Time, Timer, TimerId};
 
@@ -178,6 +178,7 @@ impl Content<'_> {
             }
             Op::Cancel { target, .. } => Answer::Cancel(match (byte % 4, self.named(target, program)) {
                 (0 | 1, Some(id)) => CancelAnswer::Cancelled(id),
+                (2, Some(id)) if byte & 4 != 0 => CancelAnswer::Died { id, failed: u32::from(byte / 8) },
                 (2, Some(id)) => CancelAnswer::TooLate(id),
                 _ => CancelAnswer::NotFound,
             }),
@@ -189,6 +190,7 @@ impl Content<'_> {
                     _ => RescheduleAnswer::NotFound,
                 })
             }
+            Op::Settle { verdict: Verdict::Retry { .. }, .. } if byte % 4 == 2 => Answer::Died,
             Op::Replay { .. } if byte % 4 == 3 => self.id(program).map_or(done, Answer::KeyTaken),
             Op::Trim { .. } => Answer::Trimmed { removed: u32::from(byte), more: byte & 1 == 1 },
             _ => done,

@@ -59,7 +59,7 @@ impl Ledger {
                 }
                 (Op::Cancel { .. }, Answer::Cancel(answer)) => match answer {
                     CancelAnswer::Cancelled(id) => self.end(*id, "cancelled"),
-                    CancelAnswer::TooLate(id) => {
+                    CancelAnswer::TooLate(id) | CancelAnswer::Died { id, .. } => {
                         let fate = self.fates.entry(*id).or_default();
                         fate.most = Some(fate.deliveries);
                     }

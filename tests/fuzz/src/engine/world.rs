@@ -456,7 +456,7 @@ impl<B: Backend> World<B> {
                         self.backend.ended(at, open);
                     }
                 }
-                Effect::Settled(..) | Effect::Died(_) => {}
+                Effect::Settled(..) | Effect::Died(_) | Effect::Stored(_) => {}
                 Effect::Released => self.released = true,
             }
         }

@@ -1,6 +1,6 @@
 //! What the engine shows to its operators follows what happens.
 
-use mtimer_types::DeadReason;
+use mtimer_types::{DeadReason, Headers};
 
 use super::*;
 use crate::figures::{Backlog, DEAD_REASONS, Figures, REFUSALS, RedeliveryCause};
@@ -40,6 +40,37 @@ fn lateness_is_counted_once_for_each_timer_that_is_sent_and_acknowledged() {
     assert_eq!(tallies.sent_after.count(), 1, "a second attempt is late for another reason");
     assert_eq!(tallies.acknowledged_after.count(), 1);
     assert!((230_000..600_000).contains(&tallies.acknowledged_after.sum_us), "{tallies:?}");
+}
+
+#[test]
+fn the_lateness_of_traced_timers_has_an_exemplar_in_each_bucket() {
+    let mut rig = Rig::new(EngineOptions { park_after_ms: 60_000, ..EngineOptions::default() });
+    let send = |rig: &mut Rig, due_in, headers: &[(&str, &str)]| {
+        let headers = Headers::new(headers.iter().copied()).unwrap();
+        let timer = Timer { headers, ..rig.timer("a", due_in) };
+        rig.schedule(1, timer);
+        rig.run(due_in + 40);
+    };
+    let traced = |trace: &str, flags| format!("00-{trace:0>32}-b7ad6b7169203331-{flags}");
+    let of = |rig: &Rig| figures(rig).tallies.sent_after_of.buckets;
+    rig.join(1, "a", 100);
+    send(&mut rig, 50, &[]);
+    send(&mut rig, 50, &[("traceparent", &traced("7", "00"))]);
+    send(&mut rig, 50, &[("tenant", "acme")]);
+    assert_eq!(of(&rig), [None; 17], "none is recorded");
+    send(&mut rig, 50, &[("traceparent", &traced("7", "01"))]);
+    send(&mut rig, 50, &[("traceparent", &traced("8", "01"))]);
+    let [Some(latest), rest @ ..] = of(&rig) else { panic!("{:?}", of(&rig)) };
+    assert_eq!((latest.trace, rest), (8, [None; 16]), "the latest in time");
+    assert!(latest.ms <= 1 && latest.at < rig.now().time && latest.at.as_ms() + 45 > rig.now().time.as_ms());
+    // Nobody takes it for a while.
+    rig.session(1, SessionEvent::Register { registration: 1, dest: dest("a"), credit: 0 });
+    send(&mut rig, 50, &[("traceparent", &traced("9", "01"))]);
+    rig.run(150);
+    rig.session(1, SessionEvent::Register { registration: 1, dest: dest("a"), credit: 100 });
+    rig.run(10);
+    let late = of(&rig)[7].expect("one between 100 and 250 ms");
+    assert!((late.trace, of(&rig)[0]) == (9, Some(latest)) && (101..=250).contains(&late.ms), "{late:?}");
 }
 
 #[test]

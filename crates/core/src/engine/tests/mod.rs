@@ -39,7 +39,9 @@ use mtimer_types::{
 };
 
 use crate::engine::deferral::DEFER_MS;
-use crate::{Call, CallAnswer, Died, Effect, Engine, EngineOptions, Input, Now, SessionEvent, SessionId};
+use crate::{
+    Call, CallAnswer, Counter, Died, Effect, Engine, EngineOptions, Input, Now, SessionEvent, SessionId,
+};
 
 const START: u64 = 1_700_000_000_000;
 const P: PartitionId = PartitionId(0);

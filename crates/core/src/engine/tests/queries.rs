@@ -19,6 +19,8 @@ struct Rig {
     /// The most calls of one partition that were under way.
     most_calls: usize,
     sent: Vec<(SessionId, ServerMessage)>,
+    /// What the shell was told that the store holds.
+    stored: Vec<Census>,
     ms: u64,
 }
 
@@ -41,8 +43,9 @@ impl Rig {
         }
         let unanswered = lanes.iter().map(|_| VecDeque::new()).collect();
         let (counts, most_counts, most_calls) = (0, 0, 0);
+        let (sent, stored) = (Vec::new(), Vec::new());
         let mut rig =
-            Self { engine, lanes, unanswered, counts, most_counts, most_calls, sent: Vec::new(), ms: 0 };
+            Self { engine, lanes, unanswered, counts, most_counts, most_calls, sent, stored, ms: 0 };
         rig.turn();
         rig.engine.handle(rig.now(), Input::Session(SessionId(1), SessionEvent::Opened { client: 1 }));
         rig
@@ -67,6 +70,7 @@ impl Rig {
                     self.unanswered[usize::from(at.0)].push_back(call);
                 }
                 Effect::Send(session, message) => self.sent.push((session, message)),
+                Effect::Stored(census) => self.stored.push(census),
                 _ => {}
             }
         }
@@ -294,6 +298,34 @@ fn the_state_is_the_sum_of_all_partitions_and_the_view_has_each() {
         );
         assert_eq!(row.overdue, c.parked, "nothing in memory is due");
     }
+}
+
+#[test]
+fn the_shell_is_told_once_what_the_store_holds_however_often_it_asks_before_the_count() {
+    let mut rig = Rig::new();
+    let count = |rig: &mut Rig| {
+        let now = rig.now();
+        rig.engine.handle(now, Input::CountStored);
+    };
+    (0..8).for_each(|_| count(&mut rig));
+    rig.turn_with(census);
+    let all = u64::from(PARTITIONS * (PARTITIONS + 1) / 2);
+    let sum = Census {
+        pending: all,
+        retrying: 100 * all,
+        parked: 200 * all,
+        taken: 300 * all,
+        dead: 400 * all,
+        keys: 500 * all,
+        residue: 600 * all,
+    };
+    assert_eq!((std::mem::take(&mut rig.stored), rig.counts), (vec![sum], usize::from(PARTITIONS)));
+    // A client's question shares it.
+    count(&mut rig);
+    rig.ask(1, Query::Status);
+    rig.run(1_000);
+    assert_eq!((rig.stored.len(), rig.take_answers().len()), (1, 1));
+    assert_eq!(rig.counts, 2 * usize::from(PARTITIONS));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Edits that cross with a take, with an outcome on its way to the store, or with a handover: after
 //! the answer nothing is sent that it rules out, and what is stopped ends at once.
 
-use mtimer_types::{DeadReason, Key};
+use mtimer_types::{DeadReason, Headers, Key};
 
 use super::*;
 
@@ -27,11 +27,19 @@ fn replace(rig: &mut Rig) -> Timer {
     next
 }
 
-/// The timer has ended, as a dead letter for `reason` or without one, and its key is free.
+/// The timer has ended, as a dead letter for `reason`, which the shell was told once, or without
+/// one, and its key is free.
 fn assert_ended(rig: &mut Rig, timer: &Timer, reason: Option<DeadReason>) {
     let all = rig.lane.dead(Default::default(), 0, 100).now_or_never().unwrap().unwrap();
     let letter = all.rows.iter().find(|d| d.record.timer.id == timer.id);
     assert_eq!(letter.map(|d| d.reason), reason);
+    let told = rig.died.iter().filter(|died| died.id == timer.id && Some(died.reason) == reason);
+    let attempts: Vec<u32> = told.map(|died| died.attempts).collect();
+    let failed: Vec<u32> = letter.map(|d| d.record.progress.failed).into_iter().collect();
+    assert_eq!(attempts, failed, "each dead letter is told");
+    let counted = rig.engine.counters[Counter::Dead as usize];
+    assert_eq!(counted, rig.died.len() as u64);
+    assert_eq!(rig.engine.tallies.dead.iter().sum::<u64>(), counted);
     assert_eq!(rig.place(timer.id), reason.map(|_| Place::Dead));
     assert!(rig.engine.partition(P).unwrap().table.get(timer.id).is_none(), "still in memory");
     let next = Timer { key: Some(key()), ..rig.timer("a", 60_000) };
@@ -305,6 +313,26 @@ fn a_cancel_that_crosses_with_a_retry_in_one_batch_ends_the_timer() {
         rig.run(1_000);
         assert_eq!(rig.take_deliveries(), []);
     }
+}
+
+#[test]
+fn the_trace_of_a_retry_that_the_store_finds_stopped_ends_as_dead() {
+    let mut rig = Rig::new(EngineOptions { traces: true, ..EngineOptions::default() });
+    rig.join(1, "a", 10);
+    rig.join(2, "b", 1);
+    let headers = Headers::new([("traceparent", "00-1-2-01")]).unwrap();
+    let timer = Timer { headers, ..rig.timer("a", 1) };
+    let d = rig.deliver(1, timer.clone());
+    rig.answers_wait = true;
+    cancel(&mut rig, &Target::Id(timer.id));
+    rig.turn();
+    retry(&mut rig, &d, 100);
+    rig.run(5);
+    answers_arrive(&mut rig);
+    let [(id, Some(Verdict::Dead { reason, failed, error }))] = &rig.settled[..] else {
+        panic!("{:?}", rig.settled)
+    };
+    assert_eq!((*id, *reason, *failed, &**error), (timer.id, DeadReason::Stopped, 1, "later"));
 }
 
 #[test]

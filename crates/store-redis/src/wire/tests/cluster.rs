@@ -41,11 +41,11 @@ fn clients(server: &Server) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_master_no_more_is_forgotten_by_all_pools() {
+async fn a_server_that_is_master_no_more_is_forgotten_for_all_uses() {
     let master = Server::start();
     let replica = master.add_replica();
     let servers = discover(vec![master.url(), replica.url()]).await;
-    let others = servers.over(LONG_TIMEOUT);
+    let others = servers.over(Use { purpose: Purpose::Urgent, ..LONG_TIMEOUT });
     for servers in [&servers, &others] {
         ask(servers, 99, &incr("n")).await.unwrap();
     }
@@ -56,7 +56,7 @@ async fn a_server_that_is_master_no_more_is_forgotten_by_all_pools() {
     master.call::<()>(&["REPLICAOF", &host, &port]);
     servers.rediscover(None).await.unwrap();
     assert_eq!(servers.masters(), [replica.address()]);
-    until("both pools have closed theirs", || clients(&master) == 0).await;
+    until("both connections are closed", || clients(&master) == 0).await;
     assert_eq!(ask(&others, 99, &incr("n")).await.unwrap(), Value::Int(3));
 }
 
@@ -65,7 +65,7 @@ async fn a_replica_alone_is_refused_with_advice() {
     let (master, replica) = (Server::start(), Server::start());
     replica.call::<()>(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
     let (seeds, access) = Options::new([replica.url()], "t").check().unwrap();
-    let lost = Servers::discover(seeds, pool(access)).await.unwrap_err();
+    let lost = Servers::discover(seeds, pool(access), LONG_TIMEOUT).await.unwrap_err();
     assert!(lost.0.contains("give the master's address"), "{lost}");
 }
 
@@ -124,7 +124,7 @@ async fn a_cluster_with_tls_is_found() {
     let tls = ClientFiles { authorities: Some(authority.certificate()), ..ClientFiles::default() };
     let options = Options { tls, ..Options::new([server.tls_url()], "t") };
     let (seeds, access) = options.check().unwrap();
-    let servers = Servers::discover(seeds.clone(), pool(access)).await.unwrap();
+    let servers = Servers::discover(seeds.clone(), pool(access), LONG_TIMEOUT).await.unwrap();
     assert!(servers.is_cluster());
     assert_eq!(Seeds::Servers(servers.masters()), seeds);
     assert_eq!(ask(&servers, 99, &incr("{7}")).await.unwrap(), Value::Int(1));
@@ -187,9 +187,9 @@ async fn a_server_that_begins_to_evict_is_noticed() {
 #[tokio::test]
 async fn servers_in_use_are_looked_at_again_and_again() {
     let server = Server::start();
-    let servers = std::sync::Arc::new(discover(vec![server.url()]).await);
+    let servers = discover(vec![server.url()]).await;
     let over = tokio_util::sync::CancellationToken::new();
-    let watching = tokio::spawn(watch::watch(std::sync::Arc::downgrade(&servers), over.clone()));
+    let watching = tokio::spawn(watch::watch(servers.clone(), over.clone()));
     for policy in ["allkeys-lru", "noeviction", "volatile-ttl"] {
         server.call::<()>(&["CONFIG", "SET", "maxmemory-policy", policy]);
         // The watch has to wait for its next look before time passes.

@@ -14,7 +14,7 @@ async fn with_replica() -> (Server, Server, Servers) {
 }
 
 fn confirmations(servers: &Servers, ms: u64) -> Confirmations {
-    Confirmations::new(servers, Duration::from_millis(ms), Duration::from_secs(20))
+    Confirmations::new(servers, Purpose::Trimming, Duration::from_millis(ms), Duration::from_secs(20))
 }
 
 /// Why a read goes before it: `WAIT` on a connection of its own covers nothing else.

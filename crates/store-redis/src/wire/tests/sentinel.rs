@@ -6,7 +6,7 @@ use super::*;
 
 async fn looked(urls: Vec<String>) -> Result<Servers, Lost> {
     let (seeds, access) = Options::new(urls, "t").check().unwrap();
-    Servers::discover(seeds, pool(access)).await
+    Servers::discover(seeds, pool(access), LONG_TIMEOUT).await
 }
 
 /// What an operator is told.

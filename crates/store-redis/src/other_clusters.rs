@@ -24,7 +24,7 @@ const COMMANDS: u32 = 100;
 const WITHIN: Duration = Duration::from_secs(2);
 
 /// Names of clusters on these servers besides `cluster`, sorted.
-pub(crate) async fn siblings(servers: &Servers, cluster: &str) -> Vec<String> {
+pub(crate) async fn other_clusters(servers: &Servers, cluster: &str) -> Vec<String> {
     let mut found = BTreeSet::new();
     let looking = async {
         for address in servers.masters() {
@@ -53,16 +53,16 @@ async fn look(
         let mut scan = cmd("SCAN");
         scan.arg(cursor).arg("MATCH").arg("*:{*}*").arg("COUNT").arg(KEYS);
         let reply = server.ask(scan).await?;
-        let page = reply.items().and_then(|page| Some((page.first()?.number()?, page.get(1)?.items()?)));
-        let Some((next, keys)) = page else {
+        let [next, keys] = reply.items() else {
             return Err(Lost(reply.refusal().unwrap_or_else(|| format!("{address} does not answer SCAN"))));
         };
-        let names = keys.iter().filter_map(|key| cluster_of(key.bytes()?)).filter(|name| *name != cluster);
+        let names =
+            keys.items().iter().filter_map(|key| cluster_of(key.bytes()?)).filter(|name| *name != cluster);
         found.extend(names.map(str::to_owned));
-        if next == 0 || found.len() >= MOST {
+        cursor = next.number().unwrap_or(0);
+        if cursor == 0 || found.len() >= MOST {
             break;
         }
-        cursor = next;
     }
     Ok(())
 }

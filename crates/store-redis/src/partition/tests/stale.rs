@@ -12,9 +12,9 @@ use redis::{Arg, Cmd, Pipeline, Value};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::identity::Identity;
-use super::log::{Log, LogBudget};
-use super::writer::Writer;
+use crate::partition::identity::Identity;
+use crate::partition::log::{Log, LogBudget};
+use crate::partition::writer::Writer;
 use crate::wire::{Lost, Network, Node};
 
 const PARTITION: PartitionId = PartitionId(2);
@@ -85,6 +85,14 @@ impl Network for Servers {
     fn rediscover<'a>(&'a self, _: Option<&'a str>) -> BoxFuture<'a, Result<(), Lost>> {
         self.master.store(1, Ordering::Relaxed);
         async { Ok(()) }.boxed()
+    }
+
+    fn replicas(&self, _: u16) -> Option<u32> {
+        Some(0)
+    }
+
+    fn append_only(&self, _: u16) -> bool {
+        false
     }
 
     fn may_evict(&self, _: u16) -> bool {

@@ -1,0 +1,81 @@
+//! Acknowledgements that are written without reading their timers first: nearly all timers end so.
+//!
+//! Not in here: what follows if one was not there after all ([`super::turn`]).
+
+use std::collections::{HashMap, HashSet};
+
+use mtimer_store::{Op, Verdict};
+use mtimer_types::{Ended, Key, Mode, Target, Time, TimerId};
+
+use super::encode::Draft;
+use super::owner::Owner;
+use crate::keyspace::keys::SlotKey;
+
+/// An acknowledgement that is written blind: the operation's place in the batch, the timer, its
+/// slot. `None`: this owner has taken it.
+pub(super) struct BlindAck {
+    pub(super) at: usize,
+    pub(super) id: TimerId,
+    slot: Option<SlotKey>,
+}
+
+impl Owner {
+    /// The acknowledgements that may be written blind: of timers that can be at one place only, and
+    /// that no other operation of the turn is about.
+    pub(super) fn blind_acks(&self, ops: &[Op]) -> Vec<BlindAck> {
+        if !ops.iter().any(|op| matches!(op, Op::Settle { verdict: Verdict::Ack, timer: Some(_), .. })) {
+            return Vec::new();
+        }
+        let mut named: HashMap<TimerId, u32> = HashMap::new();
+        ops.iter().filter_map(Op::id).for_each(|id| *named.entry(id).or_default() += 1);
+        let keys: HashSet<&Key> = ops.iter().filter_map(key_of).collect();
+        // Only the store knows which key a replayed timer takes.
+        let any_key = ops.iter().any(|op| matches!(op, Op::Replay { .. }));
+        let ack = |(at, op): (usize, &Op)| {
+            let Op::Settle { id, verdict: Verdict::Ack, timer: Some(timer) } = op else { return None };
+            let id = *id;
+            let is_alone = named.get(&id) == Some(&1)
+                && timer.key.as_ref().is_none_or(|key| !any_key && !keys.contains(key));
+            if !is_alone {
+                return None;
+            }
+            if timer.mode == Mode::AtMostOnce {
+                let is_ours = self.taken.contains(&id);
+                let is_ours = is_ours || broken!(AllTakenForOurs);
+                return is_ours.then_some(BlindAck { at, id, slot: None });
+            }
+            match self.catalog.candidates(id)[..] {
+                [slot] if self.catalog.knows_ids(slot) && !self.moved.may_have(self.secret.id(id)) => {
+                    Some(BlindAck { at, id, slot: Some(slot) })
+                }
+                _ => None,
+            }
+        };
+        ops.iter().enumerate().filter_map(ack).collect()
+    }
+
+    /// Adds what an acknowledgement writes.
+    pub(super) fn draft_ack(&self, draft: &mut Draft, ack: &BlindAck, op: &Op, now: Time) {
+        if let Some(slot) = ack.slot {
+            draft.leave(slot, ack.id);
+        } else {
+            draft.end_taken(self.secret.id(ack.id).shard(), ack.id);
+            self.remember_end(draft, ack.id, Ended::Acknowledged, now);
+        }
+        if let Op::Settle { timer: Some(timer), .. } = op
+            && let Some(key) = &timer.key
+        {
+            draft.free(self.secret.key(&timer.dest, key), ack.id);
+        }
+    }
+}
+
+/// The key that an operation other than an acknowledgement may be about.
+fn key_of(op: &Op) -> Option<&Key> {
+    match op {
+        Op::Schedule { timer, .. } => timer.key.as_ref(),
+        Op::Cancel { target: Target::Key(_, key), .. }
+        | Op::Reschedule { target: Target::Key(_, key), .. } => Some(key),
+        _ => None,
+    }
+}

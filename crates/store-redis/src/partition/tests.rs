@@ -1,0 +1,3 @@
+//! Tests of the owner with servers that give fixed answers.
+
+mod stale;
