@@ -57,7 +57,8 @@ async fn a_silent_server_is_noticed_although_every_caller_gives_up_before() {
 #[tokio::test]
 async fn a_server_that_is_slow_but_answers_is_not_lost() {
     let server = Server::start();
-    let connection = open_with(Options::new([server.url()], "t"), Duration::from_secs(1)).await.unwrap();
+    let limit = Use { answer_within: Duration::from_secs(1), ..LONG_TIMEOUT };
+    let connection = open_with(Options::new([server.url()], "t"), limit).await.unwrap();
     let sleeps = || async {
         for _ in 0..6 {
             let sleep = cmd("DEBUG").arg(&["SLEEP", "0.1"]).to_owned();
