@@ -52,7 +52,8 @@ pub fn print_violations(name: &str, violations: &[Violation]) {
 pub struct Verdict {
     /// What breaks the contract, in the order of the timers' numbers.
     pub violations: Vec<Violation>,
-    /// What would, if the store had not lost what it had answered (see [`Excuse::Losses`]).
+    /// What would, if the store had not lost what it had answered, see
+    /// [`Excuse::Losses`](crate::history::Excuse::Losses).
     pub losses: Vec<Violation>,
 }
 
