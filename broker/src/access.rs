@@ -34,7 +34,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::certificates::CERTIFICATE_FILES;
-use self::certificates::FileExpiries;
+use self::certificates::Certificates;
 pub(crate) use self::expiry::Expiries;
 use self::expiry::Reminder;
 use self::files::{Credential, Files, stamps};
@@ -107,7 +107,7 @@ pub(crate) struct Access {
     tls: Option<BrokerTls>,
     files: Mutex<Files>,
     /// When what was read last of the files of certificates expires.
-    certificates: Mutex<FileExpiries>,
+    certificates: Mutex<Certificates>,
     asked: Notify,
 }
 
@@ -127,7 +127,9 @@ impl Access {
         let peer_token = RwLock::new(read_peer_token(&options.peer_token)?);
         let tokens = tokens.map(|tokens| Arc::new(watch::Sender::new(Arc::new(tokens))));
         let tls = options.tls.clone().map(BrokerTls::open).transpose()?;
-        let certificates = Mutex::new(certificates::read(&options, FileExpiries::default(), now()));
+        let mut certificates = Certificates::default();
+        certificates.read(&options);
+        let certificates = Mutex::new(certificates);
         Ok(Self { options, tokens, peer_token, tls, files, certificates, asked: Notify::new() })
     }
 
@@ -230,7 +232,7 @@ impl Access {
 
     /// When what is in use expires.
     pub(crate) fn expiries(&self) -> Expiries {
-        let certificates = *self.certificates();
+        let certificates = self.certificates().expiries(now());
         let Some(tokens) = &self.tokens else { return Expiries { certificates, ..Expiries::default() } };
         let own = self.peer_token.read().parse::<Token>().ok();
         Expiries { certificates, ..Expiries::of_tokens(&tokens.borrow(), own.as_ref(), now()) }
@@ -240,7 +242,7 @@ impl Access {
         self.files.lock()
     }
 
-    fn certificates(&self) -> MutexGuard<'_, FileExpiries> {
+    fn certificates(&self) -> MutexGuard<'_, Certificates> {
         self.certificates.lock()
     }
 
@@ -250,14 +252,15 @@ impl Access {
         // Taken before reading: a change while it is read is seen the next time.
         let stamps = stamps(&self.options);
         let all = self.files().change(stamps) || asked;
+        let had_failed = self.files().has_failed(Credential::Certificates);
         for what in Credential::ALL {
             if all || self.files().has_failed(what) {
                 self.read_again(what, all);
             }
         }
-        if all {
-            let last = *self.certificates();
-            *self.certificates() = certificates::read(&self.options, last, now());
+        // While files that are refused are not in use, those that are count.
+        if (all || had_failed) && !self.files().has_failed(Credential::Certificates) {
+            self.certificates().read(&self.options);
         }
     }
 

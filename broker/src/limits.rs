@@ -343,7 +343,6 @@ impl Limiter {
         *state.refused.entry((whose, limit)).or_default() += 1;
     }
 
-    /// Whatever is in it is as good as what was there before.
     fn state(&self) -> MutexGuard<'_, UsageTable> {
         self.state.lock()
     }

@@ -2,8 +2,8 @@
 //! is well.
 //!
 //! Purpose: a destination that nobody serves, that falls behind, or whose handlers always fail; a
-//! store that answers slowly; dead letters, deliveries without an outcome in time, refused operations, limits that were
-//! reached, and connections and messages that were refused, summed up.
+//! store that answers slowly; dead letters, deliveries without an outcome in time, refused
+//! operations, limits that were reached, and connections and messages that were refused, summed up.
 //! Invariant: the number of lines does not depend on the number of timers, and of destinations
 //! there are [`MOST_LINES`] at most.
 //! Not in here: what the figures are ([`mtimer_core::figures`]); metrics.

@@ -307,6 +307,8 @@ impl Shell {
             Control::Stop => self.begin_stop(),
             Control::Status(to) => self.ask_for_status(to),
             Control::Stored(to) => {
+                // Whoever has given up waits no more.
+                self.stored_for.retain(|to| !to.is_closed());
                 self.stored_for.push(to);
                 self.handle(Input::CountStored);
             }

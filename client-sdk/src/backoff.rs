@@ -1,4 +1,5 @@
-//! How long to wait before the next try.
+//! How long to wait before a request or a connection is tried again. Retries of timers are the
+//! broker's.
 
 use std::time::Duration;
 

@@ -15,6 +15,16 @@ pub fn mtimer() -> &'static Path {
     })
 }
 
+/// Keeps the settings of whoever runs the tests, which are variables, from a process.
+pub fn without_settings(command: &mut Command) -> &mut Command {
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(|name| name.starts_with("MTIMER_")) {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
 /// The path of the broker that can be broken on purpose (`tests/src/bin/broken-broker`). Cargo
 /// builds it with the tests.
 pub(crate) fn breakable() -> PathBuf {

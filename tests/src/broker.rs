@@ -10,7 +10,7 @@ use mtimer_store_redis::test_support::{Place, Port};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::binary::{breakable, mtimer};
+use crate::binary::{breakable, mtimer, without_settings};
 use crate::journal::Journal;
 use crate::party::Parties;
 use crate::process::Process;
@@ -280,12 +280,7 @@ fn run(launch: &Launch, addr: SocketAddr) -> Result<(Process, Value), (Option<i3
         // A network of the test's own.
         command.arg("--insecure");
     }
-    // The settings of the machine that runs the tests are none of theirs.
-    for (name, _) in std::env::vars_os() {
-        if name.to_str().is_some_and(|n| n.starts_with("MTIMER_")) {
-            command.env_remove(name);
-        }
-    }
+    without_settings(&mut command);
     // Many brokers run at the same time; a test that wants metrics says where.
     command.env("MTIMER_HTTP", "off");
     command.envs(launch.env.iter().cloned());

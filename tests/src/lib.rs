@@ -36,7 +36,7 @@ mod wire;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub use behaviour::Behaviour;
-pub use binary::mtimer;
+pub use binary::{mtimer, without_settings};
 pub use broker::{Broker, Launch, Sabotage};
 pub use check::{HOP_MS, Verdict, Violation, check, judge, print_violations};
 pub use cluster::{Cluster, Load, Member, Net, Proxy, Redis, RedisKind, Setup, Way, Ways, Work, apart};

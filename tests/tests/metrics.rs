@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use mtimer_client::{Destination, Outcome, Schedule};
 use mtimer_tests::scrape::{get, http, sample, scrape};
-use mtimer_tests::{Broker, Launch, Server, mtimer, skip, wait_for};
+use mtimer_tests::{Broker, Launch, Server, mtimer, skip, wait_for, without_settings};
 
 /// How long things may take that have no bound in the contract: a loaded machine is slow.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -174,7 +174,7 @@ fn a_port_that_is_taken_ends_the_start_and_the_flag_is_named() {
     command
         .args(["broker", "--listen", "127.0.0.1:0", "--http", &at, "--data"])
         .arg(folder.path().join("data"));
-    let output = command.output().unwrap();
+    let output = without_settings(&mut command).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(14), "{said}");
     assert!(said.contains(&format!("cannot serve metrics on {at}")) && said.contains("--http off"), "{said}");

@@ -24,6 +24,10 @@ const MAX_FILE: u64 = 1024 * 1024;
 /// When what is in each of [`CERTIFICATE_FILES`] expires; `None`: never, or there is none.
 pub(super) type FileExpiries = [Option<Time>; CERTIFICATE_FILES.len()];
 
+/// When each certificate in the files of [`CERTIFICATE_FILES`] expires.
+#[derive(Clone, Default, PartialEq, Debug)]
+pub(super) struct Certificates([Vec<Time>; CERTIFICATE_FILES.len()]);
+
 /// The files of [`CERTIFICATE_FILES`].
 pub(super) fn files(options: &AccessOptions) -> [Option<&PathBuf>; CERTIFICATE_FILES.len()] {
     let tls = options.tls.as_ref();
@@ -36,17 +40,23 @@ pub(super) fn files(options: &AccessOptions) -> [Option<&PathBuf>; CERTIFICATE_F
     ]
 }
 
-/// Reads the files. `last`: what they had before.
-pub(super) fn read(options: &AccessOptions, last: FileExpiries, now: Time) -> FileExpiries {
-    let mut expiries = last;
-    let all = files(options).into_iter().zip(CERTIFICATE_FILES).zip(&mut expiries);
-    for ((file, setting), expiry) in all {
-        let Some(all) = file.and_then(|path| expiries_in(path).ok()).filter(|all| !all.is_empty()) else {
-            continue;
-        };
-        *expiry = if setting.ends_with("-cert") { first(&all) } else { next_of_authorities(&all, now) };
+impl Certificates {
+    /// Reads the files again.
+    pub(super) fn read(&mut self, options: &AccessOptions) {
+        for (file, known) in files(options).into_iter().zip(&mut self.0) {
+            let found = file.and_then(|path| expiries_in(path).ok()).filter(|all| !all.is_empty());
+            found.into_iter().for_each(|all| *known = all);
+        }
     }
-    expiries
+
+    /// When what is in each file expires. Which of several certificates counts changes with time.
+    pub(super) fn expiries(&self, now: Time) -> FileExpiries {
+        let mut expiries = FileExpiries::default();
+        for ((setting, all), expiry) in CERTIFICATE_FILES.into_iter().zip(&self.0).zip(&mut expiries) {
+            *expiry = if setting.ends_with("-cert") { first(all) } else { next_of_authorities(all, now) };
+        }
+        expiries
+    }
 }
 
 /// Of a certificate and its chain the first to expire counts.
@@ -102,13 +112,18 @@ mod tests {
         let redis = RedisCertificates { certificate: Some(old.certificate), ca: None };
         let options = AccessOptions { tls: Some(tls), redis, ..AccessOptions::default() };
         let found = [Some(NEW), Some(OLD), None, Some(OLD), None];
-        assert_eq!(read(&options, Default::default(), NOW), found);
+        let mut all = Certificates::default();
+        let mut read = |options| {
+            all.read(options);
+            all.expiries(NOW)
+        };
+        assert_eq!(read(&options), found);
         for damaged in ["", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
             std::fs::write(&new.certificate, damaged).unwrap();
-            assert_eq!(read(&options, found, NOW), found);
+            assert_eq!(read(&options), found);
         }
         std::fs::remove_file(&new.certificate).unwrap();
-        assert_eq!(read(&options, found, NOW), found);
+        assert_eq!(read(&options), found);
     }
 
     #[test]
@@ -119,8 +134,13 @@ mod tests {
         std::fs::write(&new, both).unwrap();
         let redis = RedisCertificates { certificate: Some(new.clone()), ca: Some(new) };
         let options = AccessOptions { redis, ..AccessOptions::default() };
-        let [.., certificate, ca] = read(&options, Default::default(), NOW);
+        let mut all = Certificates::default();
+        all.read(&options);
+        let [.., certificate, ca] = all.expiries(NOW);
         assert_eq!((certificate, ca), (Some(OLD), Some(NEW)));
+        // The old one counted for as long as it was the next; nothing was read since.
+        let [.., ca] = all.expiries(Time::from_ms(1));
+        assert_eq!(ca, Some(OLD));
         assert_eq!(next_of_authorities(&[OLD, Time::from_ms(1)], NOW), Some(OLD), "all have expired");
     }
 }

@@ -1,8 +1,8 @@
 //! What the store holds, for metrics: counted once for all readings within some seconds.
 //!
 //! Purpose: a count asks the store about each partition, and costs far more than all the rest of a
-//! reading. Invariant: whoever reads, and however often, there is one count within [`KEPT_FOR`],
-//! and no reading shows an older one.
+//! reading. Invariant: all readings within [`KEPT_FOR`] after a count share it, and none shows one
+//! that was asked for before. A count that takes longer than [`COUNT_WITHIN`] is shared by nobody.
 //! Not in here: how the store is counted (the engine, on [`crate::shell::Control::Stored`]).
 
 use mtimer_store::Census;

@@ -92,7 +92,8 @@ pub fn of_op(op: &RequestOp) -> Need<'_> {
 pub fn of_query(query: &Query) -> Need<'_> {
     match query {
         Query::Get(Target::Key(dest, _)) => Need::On(Verb::Read, dest),
-        // No timer has it. Clients ask for it to learn that what they sent before was taken in.
+        // A barrier: no timer has the id 0. The answer tells a client that what it sent before was
+        // taken in.
         Query::Get(Target::Id(id)) if id.as_u128() == 0 => Need::Nothing,
         Query::Get(Target::Id(_)) | Query::Dead { .. } | Query::Unconfirmed { .. } => {
             Need::Somewhere(Verb::Read)

@@ -63,8 +63,8 @@ pub enum Input {
     Disown(PartitionId),
     /// An event of a session.
     Session(SessionId, SessionEvent),
-    /// Count what the store holds: answered by [`Effect::Stored`], once for all that came before
-    /// the count began.
+    /// Count what the store holds: [`Effect::Stored`] follows. One count answers all that came
+    /// before it began.
     CountStored,
     /// A time asked for with [`Effect::Alarm`] or [`Engine::next_tick`](crate::Engine::next_tick)
     /// has come.

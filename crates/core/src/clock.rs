@@ -201,8 +201,8 @@ impl ClusterClock {
         (time.as_ms() * 1_000).saturating_sub(self.estimate(mono_us))
     }
 
-    /// Cluster time minus monotonic time, µs. When it has changed, instants that somebody waits for have to be
-    /// converted to monotonic time again.
+    /// Cluster time minus monotonic time, µs. When it has changed, instants that somebody waits
+    /// for have to be converted to monotonic time again.
     pub const fn offset_us(&self) -> i64 {
         self.offset
     }

@@ -1,4 +1,4 @@
-//! Questions, which change nothing, and their answers.
+//! Questions about timers, brokers and the cluster, and their answers. None changes a timer.
 //!
 //! The order of variants and fields is the wire format, see [`crate::message`].
 

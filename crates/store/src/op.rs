@@ -100,8 +100,8 @@ pub enum Op {
     /// Removes a timer that was not and will not be delivered; stops the future attempts of any
     /// other.
     ///
-    /// A delivery is under way if `sent_attempt` is above the record's failed attempts; if it is not,
-    /// the store has had that attempt's outcome since the request was made. In this order:
+    /// A delivery is under way if `sent_attempt` is above the record's failed attempts; otherwise
+    /// that attempt's outcome has been stored since the request was made. In this order:
     ///
     /// - Dead, unconfirmed, or taken in another epoch: nothing changes, too late.
     /// - A delivery is under way: too late. A pending or parked timer gets [`Progress::stopped`].

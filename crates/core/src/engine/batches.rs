@@ -173,7 +173,7 @@ impl Partition {
     /// answers: a schedule that must not be asked of the store any more ([`Self::known`]), and what
     /// a client first sent longer ago than outcomes are kept, since it may be a repeat whose
     /// outcome is forgotten. The others leave for the store, but for those that have become
-    /// pointless ([`Self::leaves`]).
+    /// pointless ([`Self::prepare_to_leave`]).
     fn take_batch(
         &mut self,
         now: Now,
@@ -198,7 +198,7 @@ impl Partition {
                 }
             }
         }
-        queued.retain_mut(|(op, ctx)| self.leaves(op, ctx));
+        queued.retain_mut(|(op, ctx)| self.prepare_to_leave(op, ctx));
         queued
     }
 

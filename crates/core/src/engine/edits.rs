@@ -48,10 +48,10 @@ impl Partition {
 
     /// An operation leaves for the store: says what is under way of the timer that it names, and
     /// holds the one that it can change. False: it has become pointless.
-    pub(super) fn leaves(&mut self, op: &mut Op, ctx: &mut OpCtx) -> bool {
+    pub(super) fn prepare_to_leave(&mut self, op: &mut Op, ctx: &mut OpCtx) -> bool {
         match op {
             Op::Cancel { target, sent_attempt, .. } => {
-                // What is being taken is not sent while this is under way.
+                // A timer that is being taken is not delivered while this cancel is under way.
                 *sent_attempt = self.named(target).and_then(|id| self.sent_attempt(id));
             }
             Op::Reschedule { target, is_begun, .. } => {

@@ -173,7 +173,7 @@ impl Engine {
 
     /// Queues a client's operation. If it goes `soon`, no timer that it can change is sent from
     /// here on until it is answered; else from when it leaves for the store
-    /// ([`Partition::leaves`]).
+    /// ([`Partition::prepare_to_leave`]).
     pub(super) fn submit(&mut self, at: PartitionId, edit: KeyedOp, name: Option<KeyName>, soon: bool) {
         let KeyedOp { op, reply } = edit;
         let session = self.requests.session(reply).unwrap_or(SessionId(0));

@@ -96,12 +96,25 @@ impl RedisLane {
         });
         // Into a queue that has ended it is dropped, too.
         let _ = self.calls.send(call);
-        let health = self.health.clone();
+        let mut health = self.health.clone();
         async move {
-            answer.await.unwrap_or_else(|_| match &*health.borrow() {
-                Health::Ended(why) => Err(why.clone()),
-                _ => Err(LaneError::Closed),
-            })
+            // A call that comes as the lane ends may stay in the queue.
+            let ended = async {
+                match health.wait_for(|health| matches!(health, Health::Ended(_))).await.as_deref() {
+                    Ok(Health::Ended(why)) => why.clone(),
+                    _ => LaneError::Closed,
+                }
+            };
+            tokio::pin!(ended);
+            let answered = tokio::select! {
+                biased;
+                answered = answer => answered.ok(),
+                why = &mut ended => return Err(why),
+            };
+            match answered {
+                Some(answered) => answered,
+                None => Err(ended.await),
+            }
         }
         .boxed()
     }

@@ -16,8 +16,8 @@ pub(crate) struct Range {
     pub(crate) from: u16,
     pub(crate) to: u16,
     pub(crate) master: String,
-    /// Replicas of the master that count: see [`super::node::Network::replicas`]. `None`: only a redirection has
-    /// named the master.
+    /// Replicas of the master that count: see [`super::node::Network::replicas`]. `None`: only a
+    /// redirection has named the master.
     pub(crate) replicas: Option<u32>,
 }
 

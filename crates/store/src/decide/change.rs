@@ -57,25 +57,27 @@ pub(super) fn cancel<T: Table>(
     // The cases of `Op::Cancel`. In the first arm nothing changes: dead, unconfirmed, taken in
     // another epoch, or taken in this one and under way.
     match row.at {
-        At::Taken { .. } | At::Unconfirmed { .. } | At::Dead { .. } if under_way || !ctx.has_taken(&row) => {}
+        At::Taken { .. } | At::Unconfirmed { .. } | At::Dead { .. } if under_way || !ctx.has_taken(&row) => {
+            Ok(CancelAnswer::TooLate(id))
+        }
         _ if under_way => {
             let mut after = row.clone();
             after.record.progress.stopped = true;
             table.put(Some(&row), after)?;
+            Ok(CancelAnswer::TooLate(id))
         }
         _ if untouched(ctx, &row) => {
             end(table, ctx, &row, Some(Ended::Cancelled))?;
-            return Ok(CancelAnswer::Cancelled(id));
+            Ok(CancelAnswer::Cancelled(id))
         }
         _ => {
             let mut record = row.record.clone();
             let failed = record.attempt(ctx.covered(&row)).saturating_sub(1);
             record.progress.failed = failed;
             dead_letter(table, ctx, &row, record, DeadReason::Stopped)?;
-            return Ok(CancelAnswer::Died { id, failed });
+            Ok(CancelAnswer::Died { id, failed })
         }
     }
-    Ok(CancelAnswer::TooLate(id))
 }
 
 /// A cancel that overtook its schedule must win over it.

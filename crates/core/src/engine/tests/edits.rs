@@ -189,7 +189,7 @@ fn a_move_to_the_park_takes_no_failed_attempt_back() {
     // The count with which it leaves, if it does.
     let mut leaves = |failed| {
         let mut op = Op::Park { id, failed };
-        let leaves = p.leaves(&mut op, &mut OpCtx::Park { id, failed });
+        let leaves = p.prepare_to_leave(&mut op, &mut OpCtx::Park { id, failed });
         let Op::Park { failed, .. } = op else { return None };
         leaves.then_some(failed)
     };
@@ -209,7 +209,7 @@ fn a_timer_that_an_edit_has_ended_is_not_taken() {
     let state = p.table.get(timer.id).map(|entry| &entry.state);
     assert!(matches!(state, Some(EntryState::Taking { .. })), "{state:?}");
     let leaves = |p: &mut Partition| {
-        p.leaves(&mut Op::take(timer.id, 0), &mut OpCtx::Take { id: timer.id, failed: 0 })
+        p.prepare_to_leave(&mut Op::take(timer.id, 0), &mut OpCtx::Take { id: timer.id, failed: 0 })
     };
     assert!(leaves(p));
     rig.engine.forget(timer.id);
