@@ -14,7 +14,7 @@ use mtimer_store::{
 };
 use mtimer_types::{Destination, Epoch, PartitionId, Target, Time};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio_util::sync::DropGuard;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::handed::HandedOver;
 use super::owner::Owner;
@@ -28,6 +28,8 @@ struct Ending {
     partition: PartitionId,
     health: watch::Sender<Health>,
     calls: mpsc::UnboundedReceiver<Call>,
+    /// Tells the callers that nothing takes from the queue any more. It goes last.
+    _closed: DropGuard,
 }
 
 impl Drop for Ending {
@@ -57,6 +59,8 @@ pub(crate) struct RedisLane {
     epoch: Epoch,
     calls: mpsc::UnboundedSender<Call>,
     health: watch::Receiver<Health>,
+    /// Cancelled when nothing takes from the queue any more.
+    closed: CancellationToken,
     /// Tells the owner that the handle was dropped.
     _abandoned: DropGuard,
 }
@@ -69,8 +73,16 @@ impl RedisLane {
         abandoned: DropGuard,
     ) -> (Self, impl Future<Output = ()> + Send) {
         let (calls, waiting) = mpsc::unbounded_channel();
-        let lane = Self { epoch: owner.epoch(), calls, health: health.subscribe(), _abandoned: abandoned };
-        let ending = Ending { partition: owner.partition(), health, calls: waiting };
+        let closed = CancellationToken::new();
+        let lane = Self {
+            epoch: owner.epoch(),
+            calls,
+            health: health.subscribe(),
+            closed: closed.clone(),
+            _abandoned: abandoned,
+        };
+        let partition = owner.partition();
+        let ending = Ending { partition, health, calls: waiting, _closed: closed.drop_guard() };
         (lane, serve(owner, ending))
     }
 
@@ -96,25 +108,18 @@ impl RedisLane {
         });
         // Into a queue that has ended it is dropped, too.
         let _ = self.calls.send(call);
-        let mut health = self.health.clone();
+        let (health, closed) = (self.health.clone(), self.closed.clone());
         async move {
-            // A call that comes as the lane ends may stay in the queue.
-            let ended = async {
-                match health.wait_for(|health| matches!(health, Health::Ended(_))).await.as_deref() {
-                    Ok(Health::Ended(why)) => why.clone(),
-                    _ => LaneError::Closed,
-                }
-            };
-            tokio::pin!(ended);
             let answered = tokio::select! {
                 biased;
                 answered = answer => answered.ok(),
-                why = &mut ended => return Err(why),
+                // A call that came while the queue was closed may have stayed in it.
+                () = closed.cancelled() => None,
             };
-            match answered {
-                Some(answered) => answered,
-                None => Err(ended.await),
-            }
+            answered.unwrap_or_else(|| match &*health.borrow() {
+                Health::Ended(why) => Err(why.clone()),
+                _ => Err(LaneError::Closed),
+            })
         }
         .boxed()
     }
