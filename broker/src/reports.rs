@@ -48,6 +48,8 @@ const SLOW_MS: u64 = 100;
 const SLOW_CALLS: u64 = 5;
 /// See [`SLOW_CALLS`].
 const SLOW_SHARE: u64 = 10;
+/// For so long after it `mtimer status` says that the store has lost what was answered, ms.
+const LOSS_SHOWN_MS: u64 = 3_600_000;
 /// Refusals that mean that something is wrong. The others are answers: a key is taken, another
 /// broker has the partition. Limits that were reached have a line of their own.
 const WRONG: [&str; 8] = [
@@ -109,12 +111,16 @@ struct Reporter {
     replayed: u64,
     /// Ownerships that have ended, up to the last look.
     ended: [u64; ENDS.len()],
+    /// How many of them ended because the store had lost writes, and when that was seen last.
+    rolled_back: Option<(u64, Time)>,
     /// Slow calls of the store, and all, up to the last look.
     calls: (u64, u64),
     /// Slow calls between the last two looks, if the store was slow.
     slow: u64,
     /// Dead letters between the last two looks.
     died: u64,
+    /// Deliveries without an outcome in time, between the last two looks.
+    timed_out: u64,
     /// Destinations that are not served.
     troubled: BTreeMap<Destination, DestinationHealth>,
 }
@@ -127,13 +133,13 @@ impl Reporter {
         let refused = grown(REFUSALS, &self.tallies.refusals, &tallies.refusals);
         let refused: Vec<_> = refused.into_iter().filter(|(name, _)| WRONG.contains(name)).collect();
         let timeout = RedeliveryCause::Timeout as usize;
-        let timed_out = tallies.redeliveries[timeout].saturating_sub(self.tallies.redeliveries[timeout]);
+        self.timed_out = tallies.redeliveries[timeout].saturating_sub(self.tallies.redeliveries[timeout]);
         self.died = died.iter().map(|(_, n)| n).sum();
         if !died.is_empty() {
             reports.push(Report::Died(died));
         }
-        if timed_out > 0 {
-            reports.push(Report::TimedOut(timed_out));
+        if self.timed_out > 0 {
+            reports.push(Report::TimedOut(self.timed_out));
         }
         if !refused.is_empty() {
             reports.push(Report::Refused(refused));
@@ -143,9 +149,14 @@ impl Reporter {
     }
 
     /// What became of partitions since the last look. `replayed`, `ended`: counts since the start.
-    fn partitions(&mut self, replayed: u64, ended: [u64; ENDS.len()]) -> Vec<Report> {
+    fn partitions(&mut self, now: Time, replayed: u64, ended: [u64; ENDS.len()]) -> Vec<Report> {
         let again = replayed.saturating_sub(std::mem::replace(&mut self.replayed, replayed));
         let lost = grown(ENDS, &std::mem::replace(&mut self.ended, ended), &ended);
+        self.rolled_back.take_if(|(_, seen)| now.ms_since(*seen) > LOSS_SHOWN_MS);
+        if let Some((_, more)) = lost.iter().find(|(reason, _)| *reason == "rolled_back") {
+            let before = self.rolled_back.map_or(0, |(count, _)| count);
+            self.rolled_back = Some((before + more, now));
+        }
         let lost: Vec<_> = lost.into_iter().filter(|(reason, _)| *reason != "released").collect();
         let replayed = (again > 0).then_some(Report::Replayed(again));
         let lost = (!lost.is_empty()).then_some(Report::Lost(lost));
@@ -177,7 +188,9 @@ impl Reporter {
             ("destinations_unserved", in_state(DestinationHealth::Unserved)),
             ("destinations_failing", in_state(DestinationHealth::Failing)),
             ("dead_letters_lately", self.died),
+            ("timeouts_lately", self.timed_out),
             ("store_slow_lately", self.slow),
+            ("rolled_back_lately", self.rolled_back.map_or(0, |(count, _)| count)),
             ("clock_doubtful_lately", newly_doubtful),
             ("memory_budget_bytes", figures.memory_budget),
         ]
@@ -298,7 +311,7 @@ impl Report {
             Self::Lost(reasons) => tracing::warn!(
                 within_s,
                 reasons = listed(reasons),
-                "ownerships of partitions have ended: rolled_back ones may have lost what was answered"
+                "ownerships of partitions have ended: with rolled_back, what was answered last may be lost"
             ),
             Self::Limited(limits) => tracing::warn!(
                 within_s,
@@ -338,7 +351,7 @@ pub(crate) async fn run(
         reporter.look(observed.now, &observed.engine).iter().for_each(Report::log);
         let replayed = store.counters().into_iter().find(|(name, _)| *name == LOG_REPLAYED_RECORDS);
         let replayed = replayed.map_or(0, |(_, records)| records);
-        reporter.partitions(replayed, observed.lanes.ended).iter().for_each(Report::log);
+        reporter.partitions(observed.now, replayed, observed.lanes.ended).iter().for_each(Report::log);
         reporter.store(&observed.lanes.calls).iter().for_each(Report::log);
         let doubtful = counters.read().get(ShellCounter::ClockDoubtful);
         counters.note_troubles(reporter.troubles(&observed.engine, doubtful));

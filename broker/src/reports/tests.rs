@@ -114,10 +114,28 @@ fn what_was_counted_since_the_last_look_is_summed_up() {
 #[test]
 fn what_became_of_partitions_is_summed_up() {
     let mut reporter = Reporter::default();
-    assert_eq!(reporter.partitions(0, [0, 0, 0, 3]), [], "given up in good order");
+    assert_eq!(reporter.partitions(NOW, 0, [0, 0, 0, 3]), [], "given up in good order");
     let lost = Report::Lost(vec![("fenced", 2), ("rolled_back", 1)]);
-    assert_eq!(reporter.partitions(7, [2, 1, 0, 3]), [Report::Replayed(7), lost]);
-    assert_eq!(reporter.partitions(7, [2, 1, 0, 9]), []);
+    assert_eq!(reporter.partitions(NOW, 7, [2, 1, 0, 3]), [Report::Replayed(7), lost]);
+    assert_eq!(reporter.partitions(NOW, 7, [2, 1, 0, 9]), []);
+}
+
+#[test]
+fn a_loss_is_told_for_an_hour() {
+    let mut reporter = Reporter::default();
+    let mut told = |now, rolled_back| {
+        reporter.partitions(now, 0, [0, rolled_back, 0, 0]);
+        let troubles = reporter.troubles(&figures(Tallies::default(), Vec::new()), 0);
+        troubles.into_iter().find(|(name, _)| *name == "rolled_back_lately").unwrap().1
+    };
+    let after = |ms| NOW + ms;
+    assert_eq!(told(NOW, 0), 0);
+    assert_eq!(told(NOW, 2), 2);
+    assert_eq!(told(after(LOSS_SHOWN_MS), 2), 2);
+    assert_eq!(told(after(LOSS_SHOWN_MS), 3), 3, "counts from the last one");
+    assert_eq!(told(after(2 * LOSS_SHOWN_MS), 3), 3);
+    assert_eq!(told(after(2 * LOSS_SHOWN_MS + 1), 3), 0);
+    assert_eq!(told(after(2 * LOSS_SHOWN_MS + 1), 4), 1, "those before are forgotten");
 }
 
 #[test]
@@ -130,11 +148,12 @@ fn what_is_wrong_is_told_in_numbers_until_it_is_well_again() {
         reporter.troubles(&figures, doubtful).into_iter().map(|(_, n)| n).collect::<Vec<_>>()
     };
     tallies.dead = [1, 2, 0, 0];
+    tallies.redeliveries[RedeliveryCause::Timeout as usize] = 6;
     let top = vec![(dest(1), parked(0, 1)), (dest(2), parked(0, 1)), (dest(3), parked(1, 60_000))];
     let failing = Backlog { failures: 10, ..parked(1, 1) };
     let top = [top, vec![(dest(4), failing)]].concat();
-    assert_eq!(look(&tallies, top, 4), [1, 2, 1, 3, 0, 4, 9]);
-    assert_eq!(look(&tallies, Vec::new(), 4), [0, 0, 0, 0, 0, 0, 9]);
+    assert_eq!(look(&tallies, top, 4), [1, 2, 1, 3, 6, 0, 0, 4, 9]);
+    assert_eq!(look(&tallies, Vec::new(), 4), [0, 0, 0, 0, 0, 0, 0, 0, 9]);
 }
 
 #[test]

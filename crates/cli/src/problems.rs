@@ -16,7 +16,7 @@ type Count<'a> = &'a dyn Fn(&str) -> u64;
 type Sentence = fn(u64, Count<'_>) -> String;
 
 /// Counters that are 0 while all is well, and the sentence for any other value.
-const PROBLEMS: [(&str, Sentence); 13] = [
+const PROBLEMS: [(&str, Sentence); 15] = [
     ("store_unreachable_partitions", |partitions, _| {
         format!(
             "the store of {} cannot be reached: new timers are refused there; see the log of the broker, and Redis",
@@ -27,6 +27,13 @@ const PROBLEMS: [(&str, Sentence); 13] = [
         "not ready: a broker is stopping, has not joined its cluster, or does not have all of its partitions and their \
          stores; its /readyz says which"
             .to_owned()
+    }),
+    ("rolled_back_lately", |partitions, _| {
+        format!(
+            "Redis has lost writes of {} within the last hour, and what was answered just before may be lost with them: \
+             the broker's log says when",
+            counted(partitions, "partition")
+        )
     }),
     (counters::LOG_AT_RISK, |_, _| {
         "a failover of Redis may lose answered writes: see why replicas, or the append-only file, lag"
@@ -63,6 +70,12 @@ const PROBLEMS: [(&str, Sentence); 13] = [
     }),
     ("dead_letters_lately", |timers, _| {
         format!("{} died within the last 10 s: mtimer dead list shows why", counted(timers, "timer"))
+    }),
+    ("timeouts_lately", |callbacks, _| {
+        format!(
+            "handlers gave no outcome in time: {} within the last 10 s; they hang, or need a longer callback timeout",
+            counted(callbacks, "callback")
+        )
     }),
     ("store_slow_lately", |calls, _| {
         format!(
@@ -128,6 +141,7 @@ mod tests {
         let all = [
             ("store_unreachable_partitions", 1, "the store of 1 partition cannot be reached"),
             ("not_ready", 2, "not ready: "),
+            ("rolled_back_lately", 2, "has lost writes of 2 partitions within the last hour"),
             ("store_log_at_risk", 1, "may lose answered writes"),
             ("store_unprotected_masters", 1, "keeps no append-only file and has no replica"),
             ("store_disk_level", 1, "nearly full"),
@@ -136,6 +150,7 @@ mod tests {
             ("destinations_behind", 1, "1 destination falls behind"),
             ("destinations_failing", 2, "handlers of 2 destinations always fail"),
             ("dead_letters_lately", 3, "3 timers died"),
+            ("timeouts_lately", 2, "no outcome in time: 2 callbacks"),
             ("store_slow_lately", 6, "the store answers slowly: 6 calls"),
             ("memory_budget_bytes", 100, "95 % of the budget"),
             ("clock_doubtful_lately", 1, "time is not known well"),

@@ -8,6 +8,7 @@ use mtimer_store::{Answer, Batch, Op, Refusal, RequestId, ScheduleAnswer, Store,
 use mtimer_store_redis::Options;
 use mtimer_store_redis::test_support::Server;
 use mtimer_types::Target;
+use support::lines::Lines;
 use support::owner::{Owner, PARTITION, ack, connect, now, schedule, timer, unique};
 
 const NEW: Answer = Answer::Schedule(ScheduleAnswer::Scheduled { new: true, replaced: None });
@@ -22,6 +23,7 @@ async fn set_policy(server: &Server, policy: &str, owner: &Owner) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_may_evict_gets_no_new_timers_until_it_is_mended() {
+    let lines = Lines::collect();
     let server = Server::start();
     let owner = Owner::new(&server.url()).await;
     let timers: Vec<_> = (0..4).map(|n| timer(now() + 60_000 + n, 5)).collect();
@@ -45,6 +47,7 @@ async fn a_server_that_may_evict_gets_no_new_timers_until_it_is_mended() {
     assert_eq!(owner.store.owner(PARTITION).await.unwrap().claimed_until, claim);
     set_policy(&server, "noeviction", &owner).await;
     assert_eq!(owner.one(schedule(&timers[1])).await, NEW);
+    assert_eq!(lines.with("the server may evict keys, and timers would vanish"), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,11 +1,13 @@
 //! dev and broker: settings, readiness, signals, exit codes.
 
+use std::fs::File;
 use std::net::TcpListener;
+use std::path::Path;
 
 use mtimer_store_redis::test_support::Server;
 use serde_json::{Value, json};
 
-use crate::harness::{Dev, Running, end, mtimer, run, wait_for};
+use crate::harness::{Dev, Running, end, http_get, mtimer, run, wait_for};
 
 #[test]
 fn timers_outlive_a_crash_and_a_good_end() {
@@ -191,11 +193,27 @@ fn one_that_has_not_joined_is_there_and_not_ready_and_stops_in_good_order() {
     // Somebody leads who is not there.
     let () = redis.call(&["SET", "leader:{shop}", "127.0.0.1:1 7 1"]);
     let url = redis.url();
-    // A port that was free a moment ago.
-    let listen = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let args = ["broker", "--cluster", "shop", "--redis", &url, "--partitions", "4", "--listen", &listen];
+    // Ports that were free a moment ago.
+    let free = [(), ()].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let [listen, http] = free.map(|port| port.local_addr().unwrap().to_string());
+    let args = [
+        "broker",
+        "--cluster",
+        "shop",
+        "--redis",
+        &url,
+        "--partitions",
+        "4",
+        "--listen",
+        &listen,
+        "--http",
+        &http,
+    ];
     let broker = Running::start(&args);
     wait_for("there", || (run(&["ping", "--broker", &listen]).code == 0).then_some(()));
+    assert!(http_get(&http, "/healthz").starts_with("HTTP/1.1 200 "));
+    let ready = http_get(&http, "/readyz");
+    assert!(ready.starts_with("HTTP/1.1 503 ") && ready.contains("not joined"), "{ready}");
     let waits = run(&["ping", "--ready", "--json", "--broker", &listen]).code(13).json();
     assert!(waits["message"].as_str().unwrap().contains("has not joined cluster shop"), "{waits}");
     broker.signal("TERM");
@@ -205,6 +223,7 @@ fn one_that_has_not_joined_is_there_and_not_ready_and_stops_in_good_order() {
     wait_for("there again", || (run(&["ping", "--broker", &listen]).code == 0).then_some(()));
     let _: u64 = redis.call(&["DEL", "leader:{shop}"]);
     wait_for("ready", || (run(&["ping", "--ready", "--broker", &listen]).code == 0).then_some(()));
+    wait_for("/readyz", || http_get(&http, "/readyz").starts_with("HTTP/1.1 200 ").then_some(()));
     broker.signal("TERM");
     assert_eq!(broker.wait().0, 0);
 }
@@ -246,7 +265,10 @@ fn two_brokers_on_one_redis_share_its_partitions_and_one_goes_on_alone() {
         "127.0.0.1:0",
         "--json",
     ];
-    let mut first = Running::start(&args);
+    let logs = tempfile::tempdir().unwrap();
+    let [first_log, second_log] = ["first", "second"].map(|name| logs.path().join(name));
+    let start = |log: &Path| Running::logging_to(File::create(log).unwrap(), &args);
+    let mut first = start(&first_log);
     let ready: Value = serde_json::from_str(&first.line()).unwrap();
     assert_eq!(
         (&ready["store"], &ready["cluster"], &ready["partitions"]),
@@ -256,7 +278,7 @@ fn two_brokers_on_one_redis_share_its_partitions_and_one_goes_on_alone() {
     for _ in 0..8 {
         run(&["schedule", "--group", "g", "--app", "a", "--in", "0s", "--broker", &one]).ok();
     }
-    let mut second = Running::start(&args);
+    let mut second = start(&second_log);
     let ready: Value = serde_json::from_str(&second.line()).unwrap();
     let two = ready["listening"].as_str().unwrap().to_owned();
     let status = |broker: &str| run(&["cluster", "status", "--json", "--broker", broker]).ok().json();
@@ -299,6 +321,20 @@ fn two_brokers_on_one_redis_share_its_partitions_and_one_goes_on_alone() {
     }
     second.signal("TERM");
     assert_eq!(second.wait().0, 0);
+    // One line for each change, however many partitions it concerns.
+    let lines = |log: &Path, words: &str| {
+        let log = std::fs::read_to_string(log).unwrap();
+        let found = log.lines().filter_map(|line| Some(line.split_once(words)?.1.trim().to_owned()));
+        found.collect::<Vec<_>>()
+    };
+    let changed = "the partitions of this broker changed";
+    let of_first = ["taken=4 given=0 owned=4", "taken=0 given=2 owned=2", "taken=2 given=0 owned=4"];
+    assert_eq!(lines(&first_log, changed)[..3], of_first);
+    let of_second = ["taken=2 given=0 owned=2", "taken=0 given=2 owned=0"];
+    assert_eq!(lines(&second_log, changed)[..2], of_second);
+    assert_eq!(lines(&first_log, "this broker leads the cluster").len(), 1);
+    assert_eq!(lines(&second_log, "another broker leads the cluster").len(), 1);
+    assert_eq!(lines(&second_log, "this broker leads the cluster").len(), 1);
     let other = ["broker", "--cluster", "shop", "--redis", &url, "--partitions", "8", "--json"];
     assert_eq!(run(&other).code(12).json()["error"], "store-unusable");
 }

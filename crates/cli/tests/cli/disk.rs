@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::harness::{Ended, Running, mtimer, run, wait_for};
+use crate::harness::{Ended, Running, metric, mtimer, run, wait_for};
 
 const MIB: u64 = 1 << 20;
 /// The disk, and what the broker is told of it.
@@ -21,6 +21,7 @@ struct OnSmallDisk {
     folder: TempDir,
     broker: Running,
     addr: String,
+    http: String,
 }
 
 impl OnSmallDisk {
@@ -42,7 +43,8 @@ impl OnSmallDisk {
         let mut command = apart();
         command.args(["sh", "-c", &mount]).arg(plain.get_program());
         command
-            .args(["broker", "--json", "--listen", "127.0.0.1:0", "--partitions", "2", "--data"])
+            .args(["broker", "--json", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"])
+            .args(["--partitions", "2", "--data"])
             .arg(data);
         command.args(flags).stdin(Stdio::null()).stdout(Stdio::piped());
         for (name, value) in plain.get_envs() {
@@ -54,8 +56,8 @@ impl OnSmallDisk {
         let log = File::create(folder.path().join("log")).unwrap();
         let mut broker = Running::spawn_logging_to(log, command);
         let ready: Value = serde_json::from_str(&broker.line()).unwrap();
-        let addr = ready["listening"].as_str().unwrap().to_owned();
-        Self { folder, broker, addr }
+        let [addr, http] = ["listening", "http"].map(|name| ready[name].as_str().unwrap().to_owned());
+        Self { folder, broker, addr, http }
     }
 
     fn run(&self, args: &[&str]) -> Ended {
@@ -69,6 +71,10 @@ impl OnSmallDisk {
     fn free(&self) -> u64 {
         let status = self.run(&["status", "--json"]).ok().json();
         status["counters"]["store_disk_free_bytes"].as_u64().unwrap_or_else(|| panic!("{status}"))
+    }
+
+    fn free_by_metrics(&self) -> Option<f64> {
+        metric(&self.http, "mtimer_store_disk_free_bytes")
     }
 
     fn log(&self) -> String {
@@ -127,6 +133,7 @@ fn a_disk_that_fills_up_is_told_of_and_refuses_only_what_adds() {
         wait_for("refused", || Some(broker.schedule("1h")).filter(|ended| ended.code != 0)).code(13);
     let free = broker.free();
     assert!(free < RESERVE, "{free}");
+    wait_for("the metric", || broker.free_by_metrics().filter(|free| *free < RESERVE as f64));
     let disk = broker.folder.path().join("disk");
     for part in ["the store is full", "bytes are free at", disk.to_str().unwrap(), "free space there"] {
         assert!(refused.err.contains(part), "{refused:?}");

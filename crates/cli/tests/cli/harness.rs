@@ -1,6 +1,7 @@
 //! Starts `mtimer`, and looks at what comes out.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
@@ -25,6 +26,22 @@ pub(crate) fn mtimer(args: &[&str]) -> Command {
     command.env("MTIMER_HTTP", "off");
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
+}
+
+/// What a broker's HTTP port answers: status line, head and body.
+pub(crate) fn http_get(addr: &str, path: &str) -> String {
+    let mut socket = TcpStream::connect(addr).unwrap();
+    write!(socket, "GET {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// The value of a metric at a broker's HTTP port; `None`: there is none with these labels.
+pub(crate) fn metric(addr: &str, sample: &str) -> Option<f64> {
+    let page = http_get(addr, "/metrics");
+    let line = page.lines().find_map(|line| line.strip_prefix(sample)?.strip_prefix(' '));
+    line.map(|value| value.parse().unwrap())
 }
 
 /// A Redis with a TLS port that asks clients for certificates, and the flags to enter it.

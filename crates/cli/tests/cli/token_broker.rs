@@ -129,6 +129,8 @@ fn who_is_refused_is_summed_up_in_the_log() {
     for part in ["messages without permission, were refused", "peers=127.0.0.1 ", &revoked, &denied] {
         assert!(log.contains(part), "{part} in {log}");
     }
+    let counters = broker.run(&reader, &["status", "--counters", "--json"]).ok().json()["counters"].take();
+    assert_eq!((&counters["auth_refused_total"], &counters["access_denied_total"]), (&2.into(), &1.into()));
     let secret = fs::read_to_string(&token).unwrap();
     assert!(!log.contains(secret.trim()));
 }

@@ -3,8 +3,6 @@
 //! in a sentence.
 
 use std::fs::File;
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -13,7 +11,7 @@ use mtimer_store_redis::test_support::Server;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::harness::{Ended, Running, mtimer, run, wait_for};
+use crate::harness::{Ended, Running, metric, mtimer, run, wait_for};
 
 /// What is in the timers, and in no log.
 const PAYLOAD: &str = "a-secret-of-the-customer";
@@ -61,14 +59,8 @@ impl Broker {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap()
     }
 
-    /// The value of a metric; `None`: there is none with these labels.
     fn metric(&self, sample: &str) -> Option<f64> {
-        let mut socket = TcpStream::connect(&self.http).unwrap();
-        socket.write_all(b"GET /metrics HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n").unwrap();
-        let mut page = String::new();
-        socket.read_to_string(&mut page).unwrap();
-        let line = page.lines().find_map(|line| line.strip_prefix(sample)?.strip_prefix(' '));
-        line.map(|value| value.parse().unwrap())
+        metric(&self.http, sample)
     }
 
     /// Waits until the page's row for a case is true: the log says this, the metric has reached so
@@ -92,7 +84,8 @@ impl Broker {
         let (_, section) = page.split_once("## Questions").expect("the page has the questions");
         let section = section.split_once("\n## ").map_or(section, |(section, _)| section);
         let metric = sample.split('{').next().unwrap();
-        let row = section.lines().find(|row| row.contains(&format!("`{line}`")) && row.contains(metric));
+        let line = format!("`{line}`");
+        let row = section.lines().find(|row| row.contains(&line) && row.contains(metric));
         assert!(row.is_some(), "no row of the page has {line:?} and {metric}");
     }
 }
@@ -141,6 +134,38 @@ fn what_is_late_who_is_parked_and_what_died() {
 }
 
 #[test]
+fn whose_handlers_hang() {
+    let (_data, broker) = Broker::embedded(&["--callback-timeout", "5s"]);
+    // The client stops with its handler. (One that only takes long is killed by its client.)
+    let hanging = ["listen", "--group", "g", "--app", "hanging", "--exec", "kill -STOP $PPID; sleep 5"];
+    let _hanging = broker.start_client(&hanging);
+    broker.schedule("hanging");
+    broker.shows(
+        "handlers gave no outcome within their callback timeout",
+        ("mtimer_redeliveries_total{cause=\"timeout\"}", 1.0),
+        "handlers gave no outcome in time",
+    );
+}
+
+#[test]
+fn of_many_that_die_ten_have_a_line_and_all_are_counted() {
+    let (_data, broker) = Broker::embedded(&["--retry", ""]);
+    let file = broker.folder.path().join("timers.ndjson");
+    std::fs::write(&file, "{\"in\":\"0s\",\"group\":\"g\",\"app\":\"a\"}\n".repeat(30)).unwrap();
+    broker.run(&["schedule", "--file", file.to_str().unwrap()]).ok();
+    broker.run(&["listen", "--group", "g", "--app", "a", "--count", "30", "--outcome", "fail"]).ok();
+    let summed_up = || -> u64 {
+        let log = broker.log();
+        let lines = log.lines().filter(|line| line.contains("timers became dead letters"));
+        let counts = lines.map(|line| line.split_once("failed ").expect("the reason").1);
+        counts.map(|n| n.trim_end_matches('"').parse::<u64>().expect("a number")).sum()
+    };
+    wait_for("30 in all", || (summed_up() == 30).then_some(()));
+    assert_eq!(broker.log().matches("a timer became a dead letter").count(), 10);
+    assert_eq!(broker.metric("mtimer_dead_letters_total{reason=\"failed\"}"), Some(30.0));
+}
+
+#[test]
 fn whose_handlers_always_fail() {
     let (_data, broker) = Broker::embedded(&[]);
     let failing = ["listen", "--group", "g", "--app", "failing", "--outcome", "fail"];
@@ -165,6 +190,16 @@ fn whether_redis_is_the_cause() {
         Some(broker.run(&args)).filter(|ended| ended.code == 13)
     });
     assert!(refused.err.contains("store"), "{refused:?}");
+    let summed_up = || {
+        broker
+            .log()
+            .lines()
+            .find(|line| line.contains("operations of clients were refused"))
+            .map(str::to_owned)
+    };
+    assert!(wait_for("the refusals", summed_up).contains("unavailable "), "{}", broker.log());
+    let reasons = broker.metric("mtimer_refusals_total{reason=\"unavailable\"}");
+    assert!(reasons.is_some_and(|n| n >= 1.0), "{reasons:?}");
     broker.shows(
         "the store cannot be reached",
         ("mtimer_store_unreachable_partitions", 1.0),
@@ -260,4 +295,24 @@ fn whether_anything_may_be_lost() {
         "a failover of Redis may lose answered writes",
     );
     replica.thaw();
+}
+
+#[test]
+fn whether_anything_was_lost() {
+    // It writes nothing to its disk.
+    let mut redis = Server::start();
+    let broker = Broker::start(&["--redis", &redis.url()]);
+    broker.run(&["schedule", "--group", "g", "--app", "a", "--in", "1h"]).ok();
+    redis.kill();
+    redis.restart();
+    broker.shows(
+        "the store lost writes that the log does not have any more",
+        ("mtimer_partition_ownerships_ended_total{reason=\"rolled_back\"}", 1.0),
+        "Redis has lost writes of ",
+    );
+    wait_for("summed up", || {
+        let log = broker.log();
+        let line = log.lines().find(|line| line.contains("ownerships of partitions have ended"))?;
+        line.contains("rolled_back ").then_some(())
+    });
 }
