@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use mtimer_store_embedded::{OpenError, Report, repair};
+use mtimer_store_embedded::{OpenError, RepairReport, repair};
 use serde_json::json;
 
 use super::confirm::Yes;
@@ -65,7 +65,7 @@ impl Repair {
         if report.is_clean() { Ok(()) } else { Err(Failure::silent(Exit::Partly)) }
     }
 
-    fn describe(&self, report: &Report) -> String {
+    fn describe(&self, report: &RepairReport) -> String {
         let mut lines: Vec<String> =
             report.damages.iter().map(|damage| format!("damaged: {damage}")).collect();
         if report.unfinished_bytes > 0 {
@@ -94,7 +94,7 @@ impl Repair {
     }
 }
 
-fn to_json(report: &Report) -> serde_json::Value {
+fn to_json(report: &RepairReport) -> serde_json::Value {
     let damages: Vec<_> = report
         .damages
         .iter()

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use mtimer_broker::config::StoreConfig;
 use mtimer_store::{MemoryStore, Store};
-use mtimer_store_embedded::{Durability, EmbeddedStore, OpenError, Options, SpaceLimits};
+use mtimer_store_embedded::{EmbeddedDurability, EmbeddedOptions, EmbeddedStore, OpenError, SpaceLimits};
 
 use super::exit::{Exit, Failure};
 
@@ -35,9 +35,10 @@ impl Opened {
     ) -> Result<Self, Failure> {
         match config {
             StoreConfig::Embedded { data, sync, partitions, disk_watermark, disk_reserve } => {
-                let durability = if *sync { Durability::Sync } else { Durability::fast() };
+                let durability = if *sync { EmbeddedDurability::Sync } else { EmbeddedDurability::fast() };
                 let space = SpaceLimits { watermark: *disk_watermark, reserve: *disk_reserve };
-                let options = Options { durability, space, ..Options::new(data, EMBEDDED_PARTITIONS) };
+                let options =
+                    EmbeddedOptions { durability, space, ..EmbeddedOptions::new(data, EMBEDDED_PARTITIONS) };
                 let partitions = *partitions;
                 let opening = tokio::task::spawn_blocking(move || open_embedded(options, partitions));
                 let opened = opening.await.map_err(|e| Failure::new(Exit::Failed, e.to_string()))?;
@@ -73,8 +74,8 @@ impl Opened {
     }
 }
 
-fn open_embedded(options: Options, partitions: Option<u16>) -> Result<EmbeddedStore, Failure> {
-    let open = |partitions| EmbeddedStore::open(Options { partitions, ..options.clone() });
+fn open_embedded(options: EmbeddedOptions, partitions: Option<u16>) -> Result<EmbeddedStore, Failure> {
+    let open = |partitions| EmbeddedStore::open(EmbeddedOptions { partitions, ..options.clone() });
     let opened = match (open(partitions.unwrap_or(options.partitions)), partitions) {
         // Nobody asked for a number: the one that it has is right.
         (Err(OpenError::Partitions { stored, .. }), None) => open(stored),

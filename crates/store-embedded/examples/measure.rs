@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use futures_util::future::join_all;
 use mtimer_store::{Acquire, Batch, Lane, Load, Op, Store, Verdict};
-use mtimer_store_embedded::{Durability, EmbeddedStore, Options};
+use mtimer_store_embedded::{EmbeddedDurability, EmbeddedOptions, EmbeddedStore};
 use mtimer_types::{Destination, KeyPolicy, Nonce, PartitionId, Time, Timer, TimerId};
 
 const NOW: Time = Time::from_ms(1_900_000_000_000);
@@ -25,12 +25,12 @@ async fn main() -> Result<(), Failure> {
     let number = |i: usize, default: u64| args.get(i).map_or(Ok(default), |arg| arg.parse());
     let (timers, batch) = (number(0, 1_000_000)?, number(1, 200)?.max(1));
     let durability = match args.get(2).map(String::as_str) {
-        Some("fast") => Durability::fast(),
-        _ => Durability::Sync,
+        Some("fast") => EmbeddedDurability::fast(),
+        _ => EmbeddedDurability::Sync,
     };
     let lanes = u16::try_from(number(3, 8)?.max(1))?;
     let folder = tempfile::tempdir()?;
-    let options = Options { durability, ..Options::new(folder.path(), lanes) };
+    let options = EmbeddedOptions { durability, ..EmbeddedOptions::new(folder.path(), lanes) };
     println!("{timers} timers of 100 bytes, batches of {batch}, {}, {lanes} lanes", durability.name());
 
     let store = EmbeddedStore::open(options.clone())?;

@@ -1,10 +1,9 @@
 //! Checks a database before the engine opens it.
 //!
-//! Purpose: damage to what was answered is found and refused with its place; what a power cut left
-//! of a batch that nobody was answered is cut off. The engine does neither.
+//! Purpose: finds damage in answered batches; truncates an unanswered torn batch. The engine does
+//! neither.
 //!
-//! Invariant: nothing is changed but by [`Checked::cut_torn`], and by that only what was not
-//! synced.
+//! Invariant: only [`JournalCheck::cut_torn`] changes files, and only unsynced bytes.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -42,13 +41,13 @@ pub(crate) struct Torn {
 
 /// What the journals hold.
 #[derive(Debug, Default)]
-pub(crate) struct Checked {
+pub(crate) struct JournalCheck {
     pub(crate) walk: Walk,
     pub(crate) damages: Vec<Damage>,
     torn: Option<Torn>,
 }
 
-impl Checked {
+impl JournalCheck {
     /// Cuts off what was not synced, and returns how much it was.
     pub(crate) fn cut_torn(&self) -> io::Result<Option<&Torn>> {
         if let Some(torn) = &self.torn {
@@ -106,8 +105,8 @@ pub(crate) fn check_journals(
     database: &Path,
     watermark: Option<u64>,
     mut on_journal: impl FnMut(&JournalFile, &[(Flaw, FlawKind)]),
-) -> io::Result<Checked> {
-    let mut checked = Checked::default();
+) -> io::Result<JournalCheck> {
+    let mut checked = JournalCheck::default();
     let paths = journals(database)?;
     for (n, path) in paths.iter().enumerate() {
         let journal =
@@ -115,7 +114,7 @@ pub(crate) fn check_journals(
         let flaws = checked.journal(&journal, watermark);
         on_journal(&journal, &flaws);
     }
-    let Checked { walk, damages, torn } = &mut checked;
+    let JournalCheck { walk, damages, torn } = &mut checked;
     let last = walk.last.unwrap_or(0);
     if let (Some(path), Some(synced)) = (paths.last(), watermark.filter(|synced| *synced > last))
         && (walk.last.is_some() && torn.is_none() && damages.is_empty())
@@ -127,7 +126,7 @@ pub(crate) fn check_journals(
     Ok(checked)
 }
 
-impl Checked {
+impl JournalCheck {
     fn journal(&mut self, journal: &JournalFile, watermark: Option<u64>) -> Vec<(Flaw, FlawKind)> {
         let bytes = &journal.bytes[..];
         let mut flaws = Vec::new();
@@ -189,7 +188,7 @@ pub(crate) fn check_tables(database: &Path, has_batches: bool, limit: u64) -> io
             continue;
         }
         if !space.join("current").try_exists()? {
-            // The engine removes a key space without one: creating it was cut off.
+            // The engine removes a key space without `current`: its creation was cut off.
             if has_tables(&space) {
                 damages.push(Damage::new(&space.join("current"), 0, "the file is missing"));
             }
@@ -224,7 +223,7 @@ fn has_tables(space: &Path) -> bool {
 }
 
 /// Checks everything before the engine opens it. Returns what the journals hold.
-pub(crate) fn check(directory: &Path, database: &Path, limit: u64) -> io::Result<Checked> {
+pub(crate) fn check(directory: &Path, database: &Path, limit: u64) -> io::Result<JournalCheck> {
     let watermark = group::watermark(directory)?;
     let mut checked = check_journals(database, watermark, |_, _| {})?;
     let has_batches = checked.walk.batches > 0 || watermark.is_some_and(|synced| synced > 0);

@@ -16,14 +16,14 @@ use mtimer_store::{Acquire, AcquireError, InFlight, LaneError, OwnerRecord, Stor
 use mtimer_types::{Epoch, PartitionId, Term};
 use tokio::sync::oneshot;
 
-use crate::destinations::Destinations;
+use crate::destinations::DestinationNumbers;
 use crate::fault::Fault;
 use crate::lane_shared::LaneShared;
-use crate::layout::{self, Fact, fact_key};
-use crate::options::Durability;
-use crate::partition::{Owner, Partition};
-use crate::space::{IDLE_LOOK, Space};
-use crate::table::View;
+use crate::layout::{self, FactName, fact_key};
+use crate::options::EmbeddedDurability;
+use crate::partition::{PartitionMirror, StoredOwner};
+use crate::space::{DiskSpace, IDLE_LOOK};
+use crate::table::PartitionTable;
 use crate::tree::Tree;
 
 /// Calls that wait for the committer. A caller beyond it waits until the queue has space, blocking
@@ -35,24 +35,24 @@ pub(crate) const MAX_WAITING: usize = 4_096;
 const MAX_GROUP: usize = 16_384;
 
 /// Carries out a call and returns what answers it.
-type Work = Box<dyn FnOnce(&mut Committer) -> Deliver + Send>;
+type WorkFn = Box<dyn FnOnce(&mut Committer) -> AnswerFn + Send>;
 /// Answers a call: with its result, or with the fault that came in between.
-pub(crate) type Deliver = Box<dyn FnOnce(Option<&Fault>) + Send>;
+pub(crate) type AnswerFn = Box<dyn FnOnce(Option<&Fault>) + Send>;
 
 /// A call on its way to the committer.
-pub(crate) struct Call {
+pub(crate) struct CommitterCall {
     /// About how many operations it is worth.
     pub(crate) weight: usize,
-    pub(crate) work: Work,
+    pub(crate) work: WorkFn,
 }
 
-/// The way to the committer.
+/// The queue of calls that wait for the committer.
 #[derive(Clone)]
-pub(crate) struct Queue(pub(crate) SyncSender<Call>);
+pub(crate) struct CommitterQueue(pub(crate) SyncSender<CommitterCall>);
 
-impl Queue {
+impl CommitterQueue {
     /// Queues a call. If the committer has gone the call is dropped, and with it its answer.
-    pub(crate) fn send(&self, call: Call) {
+    pub(crate) fn send(&self, call: CommitterCall) {
         let _ = self.0.send(call);
     }
 }
@@ -66,11 +66,11 @@ pub(crate) struct Acquisition {
 
 pub(crate) struct Committer {
     pub(crate) tree: Tree,
-    pub(crate) destinations: Destinations,
-    pub(crate) partitions: Vec<Partition>,
+    pub(crate) destinations: DestinationNumbers,
+    pub(crate) partitions: Vec<PartitionMirror>,
     pub(crate) term: Term,
-    pub(crate) space: Space,
-    durability: Durability,
+    pub(crate) space: DiskSpace,
+    durability: EmbeddedDurability,
     broken: Option<Fault>,
     /// The group under way is synced at any level.
     sync_now: bool,
@@ -78,11 +78,11 @@ pub(crate) struct Committer {
 }
 
 impl Committer {
-    pub(crate) fn new(tree: Tree, partitions: u16, durability: Durability, space: Space) -> Self {
-        let partitions = (0..partitions).map(|p| Partition::new(PartitionId(p))).collect();
+    pub(crate) fn new(tree: Tree, partitions: u16, durability: EmbeddedDurability, space: DiskSpace) -> Self {
+        let partitions = (0..partitions).map(|p| PartitionMirror::new(PartitionId(p))).collect();
         Self {
             tree,
-            destinations: Destinations::default(),
+            destinations: DestinationNumbers::default(),
             partitions,
             term: Term(0),
             space,
@@ -95,7 +95,7 @@ impl Committer {
 
     /// Works until somebody closes the store. What the directory is locked with is given up last,
     /// then the caller that closed it is told.
-    pub(crate) fn run(mut self, calls: Receiver<Call>, lock: std::fs::File) {
+    pub(crate) fn run(mut self, calls: Receiver<CommitterCall>, lock: std::fs::File) {
         let mut unsynced_since: Option<Instant> = None;
         while self.closing.is_empty() {
             let sync_at = self.sync_deadline(unsynced_since);
@@ -129,13 +129,13 @@ impl Committer {
 
     fn sync_deadline(&self, unsynced_since: Option<Instant>) -> Option<Instant> {
         match self.durability {
-            Durability::Sync => None,
-            Durability::Fast { every } => unsynced_since.map(|since| since + every),
+            EmbeddedDurability::Sync => None,
+            EmbeddedDurability::Fast { every } => unsynced_since.map(|since| since + every),
         }
     }
 
     /// Carries out a group of calls, makes it durable, answers.
-    fn group(&mut self, first: Call, calls: &Receiver<Call>) {
+    fn group(&mut self, first: CommitterCall, calls: &Receiver<CommitterCall>) {
         let mut answers = Vec::new();
         let mut weight = 0_usize;
         let mut next = Some(first);
@@ -149,7 +149,7 @@ impl Committer {
             next = if weight < MAX_GROUP { calls.try_recv().ok() } else { None };
         }
         self.guard(|committer| committer.tree.write());
-        if self.durability == Durability::Sync || self.sync_now {
+        if self.durability == EmbeddedDurability::Sync || self.sync_now {
             self.sync_now = false;
             self.guard(|committer| committer.tree.sync());
         }
@@ -195,7 +195,7 @@ impl Committer {
     pub(crate) fn turn<T>(
         &mut self,
         lane: &Arc<LaneShared>,
-        carry_out: impl FnOnce(&mut View<'_>) -> Result<T, Fault>,
+        carry_out: impl FnOnce(&mut PartitionTable<'_>) -> Result<T, Fault>,
     ) -> Result<T, LaneError> {
         if let Some(end) = &*lane.ended() {
             return Err(end.clone());
@@ -213,7 +213,7 @@ impl Committer {
             lane.end(end.clone());
             return Err(end);
         }
-        let mut view = View::new(&mut self.tree, &mut self.destinations, partition, lane);
+        let mut view = PartitionTable::new(&mut self.tree, &mut self.destinations, partition, lane);
         view.full = self.space.full();
         carry_out(&mut view).map_err(|fault| {
             let end = (&fault).into();
@@ -258,13 +258,13 @@ impl Committer {
                 claimed_until: stored.claimed_until,
                 released: false,
             };
-            partition.owner = Owner { record, prior_claim: stored.claimed_until };
+            partition.owner = StoredOwner { record, prior_claim: stored.claimed_until };
             partition.store_owner(&mut self.tree);
             // A predecessor's lanes learn it with their next call.
             partition.lanes.clear();
             self.sync_now = true;
         }
-        let Owner { record, prior_claim } = partition.owner;
+        let StoredOwner { record, prior_claim } = partition.owner;
         let shared = Arc::new(LaneShared::new(partition.id, record.epoch, record.nonce, prior_claim));
         partition.join(&shared);
         Ok(Acquisition { lane: shared, in_flight: partition.in_flight.clone() })
@@ -275,7 +275,7 @@ impl Committer {
             return Err(fault.into());
         }
         self.term.0 += 1;
-        self.tree.put(layout::Space::Facts, fact_key(Fact::Term), self.term.0.to_be_bytes());
+        self.tree.put(layout::Space::Facts, fact_key(FactName::Term), self.term.0.to_be_bytes());
         self.sync_now = true;
         Ok(self.term)
     }
@@ -307,17 +307,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let tree = Tree::open(dir.path(), 1 << 20).unwrap();
         let (_sender, calls) = std::sync::mpsc::sync_channel(8);
-        let space = Space::new(dir.path().to_owned(), SpaceLimits::default());
-        let mut committer = Committer::new(tree, 1, Durability::Sync, space);
+        let space = DiskSpace::new(dir.path().to_owned(), SpaceLimits::default());
+        let mut committer = Committer::new(tree, 1, EmbeddedDurability::Sync, space);
         let raise = |committer: &mut Committer| {
             let (answer, received) = std::sync::mpsc::channel();
-            let work = Box::new(move |committer: &mut Committer| -> Deliver {
+            let work = Box::new(move |committer: &mut Committer| -> AnswerFn {
                 let result = committer.raise_term();
                 Box::new(move |fault| {
                     answer.send(fault.map_or(result, |fault| Err(fault.into()))).unwrap();
                 })
             });
-            committer.group(Call { weight: 1, work }, &calls);
+            committer.group(CommitterCall { weight: 1, work }, &calls);
             received.recv().unwrap()
         };
         assert_eq!(raise(&mut committer), Ok(Term(1)));

@@ -6,16 +6,17 @@ use bytes::{Buf, BufMut};
 use mtimer_types::Destination;
 
 use crate::fault::Fault;
-use crate::layout::{Fact, Space, fact_key};
+use crate::layout::{FactName, Space, fact_key};
 use crate::tree::Tree;
 
+/// The numbers that stand for destinations in what is stored.
 #[derive(Debug, Default)]
-pub(crate) struct Destinations {
+pub(crate) struct DestinationNumbers {
     names: Vec<Destination>,
     numbers: HashMap<Destination, u32>,
 }
 
-impl Destinations {
+impl DestinationNumbers {
     pub(crate) fn find(&self, dest: &Destination) -> Option<u32> {
         self.numbers.get(dest).copied()
     }
@@ -31,7 +32,7 @@ impl Destinations {
         }
         let number = u32::try_from(self.names.len())
             .map_err(|_| Fault::Damaged("it has more than 2^32 destinations"))?;
-        tree.put(Space::Facts, fact_key(Fact::Destination(number)), encode(dest));
+        tree.put(Space::Facts, fact_key(FactName::Destination(number)), encode(dest));
         self.add(dest.clone(), number);
         Ok(number)
     }

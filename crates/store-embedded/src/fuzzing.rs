@@ -5,8 +5,8 @@ use mtimer_types::PartitionId;
 
 use crate::group::Group;
 use crate::layout::{
-    Location, Queue, fact_key, parse_fact_key, parse_pending_key, parse_queue_order, pending_key, put_head,
-    take_queue_head,
+    Queue, RecordPosition, fact_key, parse_fact_key, parse_pending_key, parse_queue_order, pending_key,
+    put_head, take_queue_head,
 };
 use crate::remembered::{decode_answer, decode_ended, encode_answer, encode_ended};
 
@@ -24,7 +24,7 @@ pub fn layout(data: &[u8]) {
     if let Some(fact) = parse_fact_key(data) {
         assert_eq!(fact_key(fact)[..], *data);
     }
-    if let Some(location) = Location::decode(data) {
+    if let Some(location) = RecordPosition::decode(data) {
         assert_eq!(location.encode(), data);
     }
     if let Some((at, how)) = decode_ended(data) {

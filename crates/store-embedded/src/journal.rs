@@ -31,7 +31,7 @@ const HEADER_AT: usize = START_LEN + ITEM_LEN + group::KEY.len();
 
 /// A whole batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Batch {
+pub(crate) struct JournalBatch {
     /// Its first byte.
     pub(crate) at: usize,
     /// Behind its last byte.
@@ -46,7 +46,7 @@ pub(crate) struct Batch {
 /// # Errors
 ///
 /// What is wrong with it.
-pub(crate) fn parse(bytes: &[u8], at: usize) -> Result<Batch, &'static str> {
+pub(crate) fn parse(bytes: &[u8], at: usize) -> Result<JournalBatch, &'static str> {
     const SHORT: &str = "the batch is cut off";
     let mut rest = bytes.get(at..).ok_or(SHORT)?;
     let length = rest.len();
@@ -98,11 +98,11 @@ pub(crate) fn parse(bytes: &[u8], at: usize) -> Result<Batch, &'static str> {
     if end != TRAILER {
         return Err("the batch has no trailer");
     }
-    Ok(Batch { at, end: at + length - rest.len() + END_LEN, seqno, header })
+    Ok(JournalBatch { at, end: at + length - rest.len() + END_LEN, seqno, header })
 }
 
 /// The next whole batch with a header that begins at an offset or behind it.
-pub(crate) fn resume(bytes: &[u8], from: usize) -> Option<Batch> {
+pub(crate) fn resume(bytes: &[u8], from: usize) -> Option<JournalBatch> {
     let mut search = from.saturating_add(HEADER_AT);
     loop {
         let found = search + find(bytes.get(search..)?, group::MAGIC)?;
@@ -161,7 +161,7 @@ pub(crate) enum FlawKind {
     /// Nothing of it was synced: it may be cut off.
     Torn,
     /// Some of it was synced, so it may have been answered. `next` is the next whole batch.
-    Damaged { next: Option<Batch> },
+    Damaged { next: Option<JournalBatch> },
 }
 
 /// Reads journals one after the other, the oldest first.
@@ -196,7 +196,7 @@ impl Walk {
 
     /// Takes a batch if it is the next one. The sequence number is outside the checksum; one that
     /// is too high is only told by the header of the batch behind.
-    fn accept(&mut self, batch: &Batch, next: Option<&Batch>) -> Result<(), &'static str> {
+    fn accept(&mut self, batch: &JournalBatch, next: Option<&JournalBatch>) -> Result<(), &'static str> {
         let next_floor = next.and_then(|next| next.header).map(|(group, _)| group.seqno_floor);
         if next_floor.is_some_and(|floor| batch.seqno >= floor) {
             return Err("the batch's sequence number is too high");
@@ -223,7 +223,7 @@ impl Walk {
     }
 
     /// Goes on with a batch behind a flaw, whatever is missing in between.
-    pub(crate) fn skip_to(&mut self, batch: &Batch) {
+    pub(crate) fn skip_to(&mut self, batch: &JournalBatch) {
         let first = batch.header.map(|(group, _)| group.first);
         self.last = first.map(|first| first.saturating_sub(1));
         self.seqno = None;

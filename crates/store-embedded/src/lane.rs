@@ -10,14 +10,14 @@ use mtimer_store::{
 use mtimer_types::{Destination, Epoch, Target, Time};
 use tokio::sync::{oneshot, watch};
 
-use crate::committer::{Call, Committer, Deliver, Queue};
+use crate::committer::{AnswerFn, Committer, CommitterCall, CommitterQueue};
 use crate::fault::Fault;
 use crate::lane_shared::LaneShared;
-use crate::table::View;
+use crate::table::PartitionTable;
 
 pub(crate) struct EmbeddedLane {
     pub(crate) shared: Arc<LaneShared>,
-    pub(crate) queue: Queue,
+    pub(crate) queue: CommitterQueue,
 }
 
 impl EmbeddedLane {
@@ -25,18 +25,18 @@ impl EmbeddedLane {
     fn call<T: Send + 'static>(
         &self,
         weight: usize,
-        carry_out: impl FnOnce(&mut View<'_>) -> Result<T, Fault> + Send + 'static,
+        carry_out: impl FnOnce(&mut PartitionTable<'_>) -> Result<T, Fault> + Send + 'static,
     ) -> LaneFuture<T> {
         let (answer, receiver) = oneshot::channel();
         let lane = self.shared.clone();
-        let work = Box::new(move |committer: &mut Committer| -> Deliver {
+        let work = Box::new(move |committer: &mut Committer| -> AnswerFn {
             let result = committer.turn(&lane, carry_out);
             Box::new(move |fault| {
                 // The caller has dropped the future and does not want the answer.
                 let _ = answer.send(fault.map_or(result, |fault| Err(fault.into())));
             })
         });
-        self.queue.send(Call { weight, work });
+        self.queue.send(CommitterCall { weight, work });
         async move { receiver.await.unwrap_or_else(|_| Err((&Fault::Closed).into())) }.boxed()
     }
 }

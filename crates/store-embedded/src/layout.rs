@@ -61,9 +61,9 @@ impl Space {
     }
 }
 
-/// Where a timer's record is filed.
+/// Where a timer's record is stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Location {
+pub(crate) enum RecordPosition {
     Pending { fire: Time },
     Parked { dest: u32, order: u64 },
     Taken { order: u64 },
@@ -147,39 +147,39 @@ pub(crate) fn app_key(p: PartitionId, dest: u32, key: &str) -> Slice {
 }
 
 /// A fact's key.
-pub(crate) fn fact_key(fact: Fact) -> Slice {
+pub(crate) fn fact_key(fact: FactName) -> Slice {
     let mut key = Vec::with_capacity(7);
     match fact {
-        Fact::Owner(p) => {
+        FactName::Owner(p) => {
             key.put_u8(b'o');
             key.put_u16(p.0);
         }
-        Fact::InFlight(p) => {
+        FactName::InFlight(p) => {
             key.put_u8(b'f');
             key.put_u16(p.0);
         }
-        Fact::Counters(p) => {
+        FactName::Counters(p) => {
             key.put_u8(b'c');
             key.put_u16(p.0);
         }
-        Fact::Parked(p, dest) => {
+        FactName::Parked(p, dest) => {
             key.put_u8(b'p');
             key.put_u16(p.0);
             key.put_u32(dest);
         }
-        Fact::Destination(dest) => {
+        FactName::Destination(dest) => {
             key.put_u8(b'd');
             key.put_u32(dest);
         }
-        Fact::Term => key.put_u8(b't'),
-        Fact::Group => key.put_slice(group::KEY),
+        FactName::Term => key.put_u8(b't'),
+        FactName::Group => key.put_slice(group::KEY),
     }
     key.into()
 }
 
-/// Things there are few of; mirrored in memory.
+/// Names a fact: one of the few values that are mirrored in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Fact {
+pub(crate) enum FactName {
     Owner(PartitionId),
     InFlight(PartitionId),
     Counters(PartitionId),
@@ -192,22 +192,22 @@ pub(crate) enum Fact {
 }
 
 /// Reads the key of a fact.
-pub(crate) fn parse_fact_key(key: &[u8]) -> Option<Fact> {
+pub(crate) fn parse_fact_key(key: &[u8]) -> Option<FactName> {
     let (kind, mut rest) = key.split_first()?;
     let fact = match (kind, rest.len()) {
-        (b'o', 2) => Fact::Owner(PartitionId(rest.get_u16())),
-        (b'f', 2) => Fact::InFlight(PartitionId(rest.get_u16())),
-        (b'c', 2) => Fact::Counters(PartitionId(rest.get_u16())),
-        (b'p', 6) => Fact::Parked(PartitionId(rest.get_u16()), rest.get_u32()),
-        (b'd', 4) => Fact::Destination(rest.get_u32()),
-        (b't', 0) => Fact::Term,
-        (b'n', 0) => Fact::Group,
+        (b'o', 2) => FactName::Owner(PartitionId(rest.get_u16())),
+        (b'f', 2) => FactName::InFlight(PartitionId(rest.get_u16())),
+        (b'c', 2) => FactName::Counters(PartitionId(rest.get_u16())),
+        (b'p', 6) => FactName::Parked(PartitionId(rest.get_u16()), rest.get_u32()),
+        (b'd', 4) => FactName::Destination(rest.get_u32()),
+        (b't', 0) => FactName::Term,
+        (b'n', 0) => FactName::Group,
         _ => return None,
     };
     Some(fact)
 }
 
-impl Location {
+impl RecordPosition {
     pub(crate) fn encode(self) -> Vec<u8> {
         let mut out = Vec::with_capacity(13);
         match self {
@@ -315,22 +315,22 @@ mod tests {
         let p = PartitionId(9);
         let fire = Time::from_ms(77);
         for location in [
-            Location::Pending { fire },
-            Location::Parked { dest: 3, order: 4 },
-            Location::Taken { order: 5 },
-            Location::Dead { order: u64::MAX },
-            Location::Unconfirmed { order: 6 },
+            RecordPosition::Pending { fire },
+            RecordPosition::Parked { dest: 3, order: 4 },
+            RecordPosition::Taken { order: 5 },
+            RecordPosition::Dead { order: u64::MAX },
+            RecordPosition::Unconfirmed { order: 6 },
         ] {
-            assert_eq!(Location::decode(&location.encode()), Some(location));
+            assert_eq!(RecordPosition::decode(&location.encode()), Some(location));
         }
         for fact in [
-            Fact::Owner(p),
-            Fact::InFlight(p),
-            Fact::Counters(p),
-            Fact::Parked(p, 8),
-            Fact::Destination(1),
-            Fact::Term,
-            Fact::Group,
+            FactName::Owner(p),
+            FactName::InFlight(p),
+            FactName::Counters(p),
+            FactName::Parked(p, 8),
+            FactName::Destination(1),
+            FactName::Term,
+            FactName::Group,
         ] {
             assert_eq!(parse_fact_key(&fact_key(fact)), Some(fact));
         }
@@ -363,7 +363,7 @@ mod tests {
     #[test]
     fn damaged_values_are_refused() {
         for bytes in [&b""[..], b"\x07", b"\x01\0", b"\x07\0\0\0\0\0\x09"] {
-            assert_eq!(Location::decode(bytes), None);
+            assert_eq!(RecordPosition::decode(bytes), None);
             assert_eq!(take_queue_head(Queue::Dead, &mut Bytes::copy_from_slice(bytes)), None);
         }
     }

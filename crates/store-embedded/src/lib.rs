@@ -3,9 +3,9 @@
 //! Purpose: the store contract on a log-structured storage engine (fjall), with group commit.
 //!
 //! Invariant: what was answered survives at least a crash of the process, and at
-//! [`Durability::Sync`] a power cut. Opening a directory checks what was written: it takes as long
-//! as reading the journals and up to 1 GiB of tables. What was not answered never prevents it;
-//! damage to what was answered does, and is named with its place (`check.rs`).
+//! [`EmbeddedDurability::Sync`] a power cut. Opening a directory checks what was written: it takes
+//! as long as reading the journals and up to 1 GiB of tables. What was not answered never prevents
+//! it; damage to what was answered does, and is named with its place (`check.rs`).
 //!
 //! Not in here: what operations mean (`mtimer_store::decide`), any copy of the timers in memory.
 
@@ -51,24 +51,24 @@ use mtimer_store::{
 use mtimer_types::{PartitionId, Term};
 use tokio::sync::oneshot;
 
-use crate::check::Checked;
-use crate::committer::{Acquisition, Call, Committer, Deliver, MAX_WAITING, Queue};
+use crate::check::JournalCheck;
+use crate::committer::{Acquisition, AnswerFn, Committer, CommitterCall, CommitterQueue, MAX_WAITING};
 pub use crate::damage::Damage;
 use crate::directory::Directory;
 use crate::fault::Fault;
 use crate::group::Watermark;
 use crate::lane::EmbeddedLane;
 pub use crate::open_error::OpenError;
-pub use crate::options::{Durability, Options};
-pub use crate::repair::{Report, repair};
+pub use crate::options::{EmbeddedDurability, EmbeddedOptions};
+pub use crate::repair::{RepairReport, repair};
 pub use crate::space::SpaceLimits;
-use crate::space::{Seen, Space};
+use crate::space::{DiskSpace, Seen};
 use crate::tree::Tree;
 
 /// A store in a directory. Dropping it closes it and blocks until that is done; see
 /// [`EmbeddedStore::close`].
 pub struct EmbeddedStore {
-    queue: Queue,
+    queue: CommitterQueue,
     info: StoreInfo,
     space: Arc<Seen>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -82,13 +82,13 @@ impl EmbeddedStore {
     ///
     /// If the directory is in use, has another number of partitions or another format, is not
     /// mtimer's, is damaged, or cannot be written.
-    pub fn open(options: Options) -> Result<Self, OpenError> {
+    pub fn open(options: EmbeddedOptions) -> Result<Self, OpenError> {
         let path = options.path.clone();
         let directory = Directory::open(&path, options.partitions)?;
         let (sender, calls) = mpsc::sync_channel(MAX_WAITING);
-        let queue = Queue(sender);
+        let queue = CommitterQueue(sender);
         let checked = prepare(&path, &directory.database)?;
-        let space = Space::new(path.clone(), options.space);
+        let space = DiskSpace::new(path.clone(), options.space);
         let seen = space.seen();
         // The engine panics on some kinds of damage.
         let committer = catch_unwind(AssertUnwindSafe(|| {
@@ -142,11 +142,11 @@ impl EmbeddedStore {
 
     fn begin_close(&self) -> oneshot::Receiver<()> {
         let (done, closed) = oneshot::channel();
-        let work = Box::new(move |committer: &mut Committer| -> Deliver {
+        let work = Box::new(move |committer: &mut Committer| -> AnswerFn {
             committer.close(done);
             Box::new(|_| {})
         });
-        self.queue.send(Call { weight: 1, work });
+        self.queue.send(CommitterCall { weight: 1, work });
         closed
     }
 
@@ -166,14 +166,14 @@ impl EmbeddedStore {
         E: From<StoreError> + Send + 'static,
     {
         let (answer, receiver) = oneshot::channel();
-        let work = Box::new(move |committer: &mut Committer| -> Deliver {
+        let work = Box::new(move |committer: &mut Committer| -> AnswerFn {
             let result = ask(committer);
             Box::new(move |fault| {
                 // The caller has dropped the future and does not want the answer.
                 let _ = answer.send(fault.map_or(result, |fault| Err(StoreError::from(fault).into())));
             })
         });
-        self.queue.send(Call { weight: 1, work });
+        self.queue.send(CommitterCall { weight: 1, work });
         async move { receiver.await.unwrap_or_else(|_| Err(StoreError::from(&Fault::Closed).into())) }.boxed()
     }
 }
@@ -219,7 +219,7 @@ impl Store for EmbeddedStore {
 }
 
 /// Checks the database, refuses a damaged one, and cuts off a batch that was never synced.
-fn prepare(path: &Path, database: &Path) -> Result<Checked, OpenError> {
+fn prepare(path: &Path, database: &Path) -> Result<JournalCheck, OpenError> {
     let io = |source| OpenError::Io { what: "check", path: path.to_owned(), source };
     let checked = check::check(path, database, check::CHECKED_AT_OPEN).map_err(io)?;
     if let Some(damage) = checked.damages.first() {
@@ -241,7 +241,7 @@ fn prepare(path: &Path, database: &Path) -> Result<Checked, OpenError> {
 }
 
 /// Refuses a database of which the engine has read less than there was.
-fn is_complete(path: &Path, tree: &Tree, checked: &Checked) -> Result<(), OpenError> {
+fn is_complete(path: &Path, tree: &Tree, checked: &JournalCheck) -> Result<(), OpenError> {
     let io = |source| OpenError::Io { what: "read", path: path.join(group::WATERMARK), source };
     let synced = group::watermark(path).map_err(io)?.unwrap_or(0);
     let expected = synced.max(checked.walk.last.unwrap_or(0));

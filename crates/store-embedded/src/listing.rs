@@ -15,10 +15,11 @@ use mtimer_types::{Destination, Time, TimerId};
 
 use crate::fault::Fault;
 use crate::layout::{
-    Location, Queue, Space, parse_pending_key, parse_queue_order, pending_key, queue_key, take_queue_head,
+    Queue, RecordPosition, Space, parse_pending_key, parse_queue_order, pending_key, queue_key,
+    take_queue_head,
 };
 use crate::remembered::{bucket_key, bucket_of};
-use crate::table::{View, read_row};
+use crate::table::{PartitionTable, read_row};
 
 /// Removals from pending after which the floor is looked for again: a scan costs about as much as
 /// the removals did.
@@ -29,7 +30,7 @@ const CLEAR_WITH_BATCH: usize = 64;
 /// one for each dead letter that died lately; each of those came with an operation of its own.)
 const ENDED_BY_OP: usize = 2;
 
-impl View<'_> {
+impl PartitionTable<'_> {
     /// Loads pending timers from where the lane's cursor stands.
     pub(crate) fn load(&mut self, load: &Load) -> Result<Loaded, Fault> {
         self.partition.claim(load.claim, self.tree);
@@ -81,7 +82,7 @@ impl View<'_> {
                 self.raise_floor(at_floor, first, load.until);
                 return Ok(Loaded { timers: loading.timers, horizon: cursor.horizon() });
             }
-            let row = read_row(self.destinations, id, Location::Pending { fire }, value)?;
+            let row = read_row(self.destinations, id, RecordPosition::Pending { fire }, value)?;
             if let At::Pending { tier, .. } = row.at {
                 loading.add(row.record, fire, tier);
             }
@@ -194,8 +195,8 @@ impl View<'_> {
         }
         for &(order, ref row) in &rows {
             let location = match of {
-                Retained::Dead => Location::Dead { order },
-                Retained::Unconfirmed => Location::Unconfirmed { order },
+                Retained::Dead => RecordPosition::Dead { order },
+                Retained::Unconfirmed => RecordPosition::Unconfirmed { order },
             };
             self.remember(row.id(), location);
         }
@@ -314,9 +315,9 @@ mod tests {
     use mtimer_types::{Epoch, KeyPolicy, Nonce, PartitionId, Target, Timer};
 
     use super::*;
-    use crate::destinations::Destinations;
+    use crate::destinations::DestinationNumbers;
     use crate::lane_shared::LaneShared;
-    use crate::partition::Partition;
+    use crate::partition::PartitionMirror;
     use crate::tree::Tree;
 
     const P: PartitionId = PartitionId(3);
@@ -325,8 +326,8 @@ mod tests {
     /// A partition whose calls are not written until the test says so: calls of one commit group.
     struct Committed {
         tree: Tree,
-        destinations: Destinations,
-        partition: Partition,
+        destinations: DestinationNumbers,
+        partition: PartitionMirror,
         lane: std::sync::Arc<LaneShared>,
         next: u64,
         _dir: tempfile::TempDir,
@@ -337,7 +338,7 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let tree = Tree::open(dir.path(), 1 << 20).unwrap();
             let lane = LaneShared::new(P, Epoch(1), Nonce(1), Time::ZERO).into();
-            let (destinations, partition) = (Destinations::default(), Partition::new(P));
+            let (destinations, partition) = (DestinationNumbers::default(), PartitionMirror::new(P));
             Self { tree, destinations, partition, lane, next: 0, _dir: dir }
         }
 
@@ -351,8 +352,8 @@ mod tests {
             )
         }
 
-        fn view(&mut self) -> View<'_> {
-            View::new(&mut self.tree, &mut self.destinations, &mut self.partition, &self.lane)
+        fn view(&mut self) -> PartitionTable<'_> {
+            PartitionTable::new(&mut self.tree, &mut self.destinations, &mut self.partition, &self.lane)
         }
 
         /// Schedules timers and cancels them, at `second`.

@@ -7,14 +7,14 @@ use crate::space::SpaceLimits;
 
 /// How an embedded store is opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Options {
+pub struct EmbeddedOptions {
     /// The data directory; made if it does not exist. On a local disk: a lock file keeps other
     /// processes away.
     pub path: PathBuf,
     /// How many partitions; fixed when the directory is made.
     pub partitions: u16,
     /// What an answer promises.
-    pub durability: Durability,
+    pub durability: EmbeddedDurability,
     /// Bytes of memory for what was read from disk. Besides, up to about 150 MiB are
     /// in memory to be written.
     pub cache_bytes: u64,
@@ -24,7 +24,7 @@ pub struct Options {
 
 /// What is on disk when the store answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Durability {
+pub enum EmbeddedDurability {
     /// `embedded-sync`: everything, synced; survives a power cut.
     #[default]
     Sync,
@@ -36,8 +36,8 @@ pub enum Durability {
     },
 }
 
-impl Durability {
-    /// [`Durability::Fast`] with its usual 50 ms.
+impl EmbeddedDurability {
+    /// [`EmbeddedDurability::Fast`] with its usual 50 ms.
     pub const fn fast() -> Self {
         Self::Fast { every: Duration::from_millis(50) }
     }
@@ -51,10 +51,10 @@ impl Durability {
     }
 }
 
-impl Options {
+impl EmbeddedOptions {
     /// The usual settings for a directory: synced, 32 MiB of cache.
     pub fn new(path: impl Into<PathBuf>, partitions: u16) -> Self {
-        let (durability, cache_bytes) = (Durability::default(), 32 * 1024 * 1024);
+        let (durability, cache_bytes) = (EmbeddedDurability::default(), 32 * 1024 * 1024);
         Self { path: path.into(), partitions, durability, cache_bytes, space: SpaceLimits::default() }
     }
 }

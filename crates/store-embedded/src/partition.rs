@@ -10,14 +10,14 @@ use mtimer_store::{Census, InFlight, LaneError, OwnerRecord};
 use mtimer_types::{Epoch, Nonce, PartitionId, Term, Time, TimerId};
 
 use crate::lane_shared::LaneShared;
-use crate::layout::{Fact, Space, fact_key};
+use crate::layout::{FactName, Space, fact_key};
 use crate::tree::Tree;
 
-pub(crate) struct Partition {
+pub(crate) struct PartitionMirror {
     pub(crate) id: PartitionId,
-    pub(crate) owner: Owner,
+    pub(crate) owner: StoredOwner,
     pub(crate) in_flight: Vec<InFlight>,
-    pub(crate) counters: Counters,
+    pub(crate) counters: PartitionCounters,
     pub(crate) parked: HashMap<u32, ParkedCount>,
     /// No taken, no unconfirmed, no dead timer has a lower order.
     pub(crate) taken_floor: u64,
@@ -33,7 +33,7 @@ pub(crate) struct Partition {
 
 /// The owner record, with what its owner was told of its predecessors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Owner {
+pub(crate) struct StoredOwner {
     pub(crate) record: OwnerRecord,
     pub(crate) prior_claim: Time,
 }
@@ -48,7 +48,7 @@ pub(crate) struct ParkedCount {
 
 /// Counts that are stored with every batch.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Counters {
+pub(crate) struct PartitionCounters {
     /// `residue` counts the entries for moved timers.
     pub(crate) census: Census,
     /// Unconfirmed timers.
@@ -61,13 +61,13 @@ pub(crate) struct Counters {
     pub(crate) ended: BTreeMap<u32, u64>,
 }
 
-impl Partition {
+impl PartitionMirror {
     pub(crate) fn new(id: PartitionId) -> Self {
         Self {
             id,
-            owner: Owner::default(),
+            owner: StoredOwner::default(),
             in_flight: Vec::new(),
-            counters: Counters::default(),
+            counters: PartitionCounters::default(),
             parked: HashMap::new(),
             taken_floor: 0,
             unconfirmed_floor: 0,
@@ -79,15 +79,15 @@ impl Partition {
     }
 
     pub(crate) fn store_counters(&self, tree: &mut Tree) {
-        tree.put(Space::Facts, fact_key(Fact::Counters(self.id)), self.counters.encode());
+        tree.put(Space::Facts, fact_key(FactName::Counters(self.id)), self.counters.encode());
     }
 
     pub(crate) fn store_owner(&self, tree: &mut Tree) {
-        tree.put(Space::Facts, fact_key(Fact::Owner(self.id)), self.owner.encode());
+        tree.put(Space::Facts, fact_key(FactName::Owner(self.id)), self.owner.encode());
     }
 
     pub(crate) fn store_in_flight(&self, tree: &mut Tree) {
-        tree.put(Space::Facts, fact_key(Fact::InFlight(self.id)), encode_in_flight(&self.in_flight));
+        tree.put(Space::Facts, fact_key(FactName::InFlight(self.id)), encode_in_flight(&self.in_flight));
     }
 
     /// Raises `claimed-until`.
@@ -119,7 +119,7 @@ impl Partition {
     }
 }
 
-impl Owner {
+impl StoredOwner {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(44);
         out.put_u64(self.record.epoch.0);
@@ -148,7 +148,7 @@ impl Owner {
     }
 }
 
-impl Counters {
+impl PartitionCounters {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(80 + self.ended.len() * 12);
         let c = &self.census;
@@ -235,21 +235,24 @@ mod tests {
             claimed_until: Time::from_ms(5),
             released: false,
         };
-        let owner = Owner { record, prior_claim: Time::from_ms(6) };
-        assert_eq!(Owner::decode(&owner.encode()), Some(owner));
+        let owner = StoredOwner { record, prior_claim: Time::from_ms(6) };
+        assert_eq!(StoredOwner::decode(&owner.encode()), Some(owner));
         let census = Census { pending: 1, retrying: 2, parked: 3, taken: 4, dead: 5, keys: 6, residue: 7 };
         let ended = BTreeMap::from([(10, 11), (12, 13)]);
-        let counters = Counters { census, unconfirmed: 14, order: 8, floor: 9, ended };
+        let counters = PartitionCounters { census, unconfirmed: 14, order: 8, floor: 9, ended };
         let bytes = counters.encode();
-        assert_eq!(Counters::decode(&bytes), Some(counters.clone()));
+        assert_eq!(PartitionCounters::decode(&bytes), Some(counters.clone()));
         let of_an_earlier_version = &bytes[..bytes.len() - 8];
-        assert_eq!(Counters::decode(of_an_earlier_version), Some(Counters { unconfirmed: 0, ..counters }));
+        assert_eq!(
+            PartitionCounters::decode(of_an_earlier_version),
+            Some(PartitionCounters { unconfirmed: 0, ..counters })
+        );
         let flight = InFlight { id: TimerId::from_u128(1), attempt: 2, session: 3, until: Time::from_ms(4) };
         let list = vec![flight.clone(), flight];
         assert_eq!(decode_in_flight(&encode_in_flight(&list)), Some(list));
         assert_eq!(decode_in_flight(&[0; 41]), None);
         for length in [0, 71, 79, 81, 83] {
-            assert_eq!(Counters::decode(&vec![0; length]), None);
+            assert_eq!(PartitionCounters::decode(&vec![0; length]), None);
         }
     }
 }

@@ -11,7 +11,7 @@ use mtimer_types::{Ended, PartitionId, Time, TimerId, limits};
 
 /// What is remembered for the repeat horizon.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Memory {
+pub(crate) enum RememberedKey {
     Ended(TimerId),
     Answered(u64),
 }
@@ -22,14 +22,14 @@ pub(crate) fn bucket_of(at: Time) -> u32 {
     u32::try_from(at.as_ms() / limits::REPEAT_HORIZON_MS).unwrap_or(u32::MAX)
 }
 
-pub(crate) fn ended_key(p: PartitionId, bucket: u32, memory: Memory) -> Slice {
+pub(crate) fn ended_key(p: PartitionId, bucket: u32, memory: RememberedKey) -> Slice {
     let mut key = bucket_key(p, bucket);
     match memory {
-        Memory::Ended(id) => {
+        RememberedKey::Ended(id) => {
             key.put_u8(0);
             key.put_slice(&id.to_bytes());
         }
-        Memory::Answered(request) => {
+        RememberedKey::Answered(request) => {
             key.put_u8(1);
             key.put_u64(request);
         }

@@ -19,7 +19,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::check::{self, Checked};
+use crate::check::{self, JournalCheck};
 use crate::damage::Damage;
 use crate::directory::Directory;
 use crate::fault::Fault;
@@ -28,7 +28,7 @@ use crate::open_error::OpenError;
 use crate::tree::Tree;
 
 use self::copy::copy_database;
-pub use self::report::Report;
+pub use self::report::RepairReport;
 use self::rows::Rebuild;
 
 /// Where the new database is made.
@@ -41,14 +41,14 @@ const CACHE_BYTES: u64 = 32 * 1024 * 1024;
 ///
 /// If the directory is in use, is not mtimer's, cannot be written, or is damaged where nothing can
 /// be kept without a backup: in a manifest, or in the part of a table that says where its rows are.
-pub fn repair(path: &Path, dry_run: bool) -> Result<Report, OpenError> {
+pub fn repair(path: &Path, dry_run: bool) -> Result<RepairReport, OpenError> {
     let directory = Directory::existing(path)?;
     let io = |what| move |source| OpenError::Io { what, path: path.to_owned(), source };
     let work = path.join(WORK);
     if !directory.database.try_exists().map_err(io("look into"))? && work.join("new").is_dir() {
         // A repair was interrupted when everything was written.
         finish(path, &directory).map_err(io("repair"))?;
-        return Ok(Report { kept_in: Some(path.to_owned()), ..Report::default() });
+        return Ok(RepairReport { kept_in: Some(path.to_owned()), ..RepairReport::default() });
     }
     let checked = check::check(path, &directory.database, u64::MAX).map_err(io("check"))?;
     remove(&work).map_err(io("clear"))?;
@@ -67,7 +67,7 @@ pub fn repair(path: &Path, dry_run: bool) -> Result<Report, OpenError> {
         return Ok(report);
     }
     let kept = finish(path, &directory).map_err(io("repair"))?;
-    Ok(Report { kept_in: Some(kept), ..report })
+    Ok(RepairReport { kept_in: Some(kept), ..report })
 }
 
 fn remove(folder: &Path) -> io::Result<()> {
@@ -101,15 +101,15 @@ fn finish(path: &Path, directory: &Directory) -> io::Result<PathBuf> {
 }
 
 /// Writes what can be read to a new database.
-fn rebuild(path: &Path, directory: &Directory, checked: &Checked) -> Result<Report, Fault> {
+fn rebuild(path: &Path, directory: &Directory, checked: &JournalCheck) -> Result<RepairReport, Fault> {
     let work = path.join(WORK);
     let (old, new) = (work.join("old"), work.join("new"));
     fs::create_dir_all(&work)?;
     copy_database(path, &directory.database, &old)?;
-    let report = Report {
+    let report = RepairReport {
         damages: checked.damages.clone(),
         unfinished_bytes: checked.torn_bytes(),
-        ..Report::default()
+        ..RepairReport::default()
     };
     let from = Tree::open(&old, CACHE_BYTES)?;
     let mut to = Tree::open(&new, CACHE_BYTES)?;

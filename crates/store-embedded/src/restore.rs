@@ -7,8 +7,8 @@ use mtimer_types::{PartitionId, Term};
 
 use crate::committer::Committer;
 use crate::fault::Fault;
-use crate::layout::{Fact, Space, parse_fact_key};
-use crate::partition::{Counters, Owner, ParkedCount, Partition, decode_in_flight};
+use crate::layout::{FactName, Space, parse_fact_key};
+use crate::partition::{ParkedCount, PartitionCounters, PartitionMirror, StoredOwner, decode_in_flight};
 
 impl Committer {
     /// The committer with everything that the directory's facts say.
@@ -25,22 +25,26 @@ impl Committer {
         let fact = parse_fact_key(key).ok_or(Fault::Damaged("a fact's key is unreadable"))?;
         let unreadable = Fault::Damaged("a fact is unreadable");
         match fact {
-            Fact::Owner(p) => self.partition(p)?.owner = Owner::decode(value).ok_or(unreadable)?,
-            Fact::InFlight(p) => self.partition(p)?.in_flight = decode_in_flight(value).ok_or(unreadable)?,
-            Fact::Counters(p) => self.partition(p)?.counters = Counters::decode(value).ok_or(unreadable)?,
-            Fact::Parked(p, dest) => {
+            FactName::Owner(p) => self.partition(p)?.owner = StoredOwner::decode(value).ok_or(unreadable)?,
+            FactName::InFlight(p) => {
+                self.partition(p)?.in_flight = decode_in_flight(value).ok_or(unreadable)?
+            }
+            FactName::Counters(p) => {
+                self.partition(p)?.counters = PartitionCounters::decode(value).ok_or(unreadable)?
+            }
+            FactName::Parked(p, dest) => {
                 let count = number(value).ok_or(unreadable)?;
                 self.partition(p)?.parked.insert(dest, ParkedCount { count, floor: 0 });
             }
-            Fact::Destination(dest) => self.destinations.restore(dest, value)?,
+            FactName::Destination(dest) => self.destinations.restore(dest, value)?,
             // The tree keeps count of its batches.
-            Fact::Group => {}
-            Fact::Term => self.term = Term(number(value).ok_or(unreadable)?),
+            FactName::Group => {}
+            FactName::Term => self.term = Term(number(value).ok_or(unreadable)?),
         }
         Ok(())
     }
 
-    fn partition(&mut self, p: PartitionId) -> Result<&mut Partition, Fault> {
+    fn partition(&mut self, p: PartitionId) -> Result<&mut PartitionMirror, Fault> {
         self.partitions
             .get_mut(usize::from(p.0))
             .ok_or(Fault::Damaged("it has facts of a partition too many"))

@@ -63,7 +63,7 @@ impl Level {
 
 /// Looks at the disk now and then. Belongs to the committer.
 #[derive(Debug)]
-pub(crate) struct Space {
+pub(crate) struct DiskSpace {
     path: Arc<Path>,
     limits: SpaceLimits,
     level: Level,
@@ -90,7 +90,7 @@ impl Seen {
     }
 }
 
-impl Space {
+impl DiskSpace {
     pub(crate) fn new(path: PathBuf, limits: SpaceLimits) -> Self {
         let (level, looked, seen) = Default::default();
         let mut this = Self { path: path.into(), limits, level, looked, seen };
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn what_was_seen_counts_for_a_while() {
         let folder = tempfile::tempdir().unwrap();
-        let mut space = Space::new(folder.path().to_owned(), LIMITS);
+        let mut space = DiskSpace::new(folder.path().to_owned(), LIMITS);
         assert!(space.full().is_none() && space.seen().free() > 0);
         space.saw(7);
         let looked = space.looked.unwrap();

@@ -13,29 +13,29 @@ use mtimer_store::decide::{self, At, Context, Row, Table};
 use mtimer_store::{Answer, Batch, InFlight, LaneError, Op, Place, Record, Refusal, RequestId, Retained};
 use mtimer_types::{Destination, Ended, Key, Target, Time, TimerId};
 
-use crate::destinations::Destinations;
+use crate::destinations::DestinationNumbers;
 use crate::fault::Fault;
 use crate::lane_shared::LaneShared;
 use crate::layout::{
-    Fact, Location, Queue, Space, app_key, fact_key, pending_key, put_head, take_queue_head,
+    FactName, Queue, RecordPosition, Space, app_key, fact_key, pending_key, put_head, take_queue_head,
 };
-use crate::partition::{ParkedCount, Partition};
+use crate::partition::{ParkedCount, PartitionMirror};
 use crate::remembered::{
-    Memory, bucket_of, decode_answer, decode_ended, encode_answer, encode_ended, ended_key,
+    RememberedKey, bucket_of, decode_answer, decode_ended, encode_answer, encode_ended, ended_key,
 };
 use crate::tree::Tree;
 
 /// What one call of a lane works on.
-pub(crate) struct View<'a> {
+pub(crate) struct PartitionTable<'a> {
     pub(crate) tree: &'a mut Tree,
-    pub(crate) destinations: &'a mut Destinations,
-    pub(crate) partition: &'a mut Partition,
+    pub(crate) destinations: &'a mut DestinationNumbers,
+    pub(crate) partition: &'a mut PartitionMirror,
     pub(crate) lane: &'a Arc<LaneShared>,
     /// The disk has too little space to add anything: where, and how many bytes are free.
     pub(crate) full: Option<(&'a Arc<Path>, u64)>,
     /// Locations read by the present operation, of timers that are not where they were filed at
     /// birth.
-    memo: HashMap<TimerId, Location>,
+    memo: HashMap<TimerId, RecordPosition>,
     /// The key that was read or written last, and the timer that it names.
     named: Option<(Slice, Option<TimerId>)>,
     /// What is written next; kept for its capacity.
@@ -45,11 +45,11 @@ pub(crate) struct View<'a> {
     counted: bool,
 }
 
-impl<'a> View<'a> {
+impl<'a> PartitionTable<'a> {
     pub(crate) fn new(
         tree: &'a mut Tree,
-        destinations: &'a mut Destinations,
-        partition: &'a mut Partition,
+        destinations: &'a mut DestinationNumbers,
+        partition: &'a mut PartitionMirror,
         lane: &'a Arc<LaneShared>,
     ) -> Self {
         let (memo, value, filed) = (HashMap::new(), Vec::new(), Vec::new());
@@ -132,7 +132,7 @@ impl<'a> View<'a> {
     }
 
     /// Remembers where rows of a listing stand, for the operation under way.
-    pub(crate) fn remember(&mut self, id: TimerId, location: Location) {
+    pub(crate) fn remember(&mut self, id: TimerId, location: RecordPosition) {
         self.memo.insert(id, location);
     }
 
@@ -141,7 +141,7 @@ impl<'a> View<'a> {
         Ok(Record::decode(id, value, |number| self.destinations.name(number))?)
     }
 
-    fn location(&self, id: TimerId) -> Result<Option<Location>, Fault> {
+    fn location(&self, id: TimerId) -> Result<Option<RecordPosition>, Fault> {
         if let Some(location) = self.memo.get(&id) {
             return Ok(Some(*location));
         }
@@ -150,12 +150,14 @@ impl<'a> View<'a> {
             return Ok(None);
         }
         let Some(bytes) = self.tree.get(Space::Moved, &id.to_bytes())? else { return Ok(None) };
-        Location::decode(&bytes).map(Some).ok_or(Fault::Damaged("a moved timer's location is unreadable"))
+        RecordPosition::decode(&bytes)
+            .map(Some)
+            .ok_or(Fault::Damaged("a moved timer's location is unreadable"))
     }
 
-    fn position_of(&self, row: &Row) -> Result<Location, Fault> {
+    fn position_of(&self, row: &Row) -> Result<RecordPosition, Fault> {
         match row.at {
-            At::Pending { fire, .. } => Ok(Location::Pending { fire }),
+            At::Pending { fire, .. } => Ok(RecordPosition::Pending { fire }),
             At::Parked | At::Taken { .. } | At::Unconfirmed { .. } | At::Dead { .. } => {
                 self.location(row.id())?.ok_or(Fault::Damaged("a moved timer's location is missing"))
             }
@@ -163,39 +165,39 @@ impl<'a> View<'a> {
     }
 
     /// Where a row goes. It stays where it is if it stays in its place.
-    fn next_position(&mut self, dest: u32, at: At, old: Option<Location>) -> Location {
+    fn next_position(&mut self, dest: u32, at: At, old: Option<RecordPosition>) -> RecordPosition {
         match (at, old) {
-            (At::Pending { fire, .. }, _) => return Location::Pending { fire },
-            (At::Parked, Some(old @ Location::Parked { .. }))
-            | (At::Taken { .. }, Some(old @ Location::Taken { .. }))
-            | (At::Unconfirmed { .. }, Some(old @ Location::Unconfirmed { .. }))
-            | (At::Dead { .. }, Some(old @ Location::Dead { .. })) => return old,
+            (At::Pending { fire, .. }, _) => return RecordPosition::Pending { fire },
+            (At::Parked, Some(old @ RecordPosition::Parked { .. }))
+            | (At::Taken { .. }, Some(old @ RecordPosition::Taken { .. }))
+            | (At::Unconfirmed { .. }, Some(old @ RecordPosition::Unconfirmed { .. }))
+            | (At::Dead { .. }, Some(old @ RecordPosition::Dead { .. })) => return old,
             _ => {}
         }
         self.partition.counters.order += 1;
         let order = self.partition.counters.order;
         match at {
-            At::Parked => Location::Parked { dest, order },
-            At::Taken { .. } => Location::Taken { order },
-            At::Unconfirmed { .. } => Location::Unconfirmed { order },
-            At::Pending { .. } | At::Dead { .. } => Location::Dead { order },
+            At::Parked => RecordPosition::Parked { dest, order },
+            At::Taken { .. } => RecordPosition::Taken { order },
+            At::Unconfirmed { .. } => RecordPosition::Unconfirmed { order },
+            At::Pending { .. } | At::Dead { .. } => RecordPosition::Dead { order },
         }
     }
 
     /// Takes a row out of its location.
-    fn leave(&mut self, id: TimerId, location: Location) {
+    fn leave(&mut self, id: TimerId, location: RecordPosition) {
         let (space, key) = location.key(self.partition.id, id);
         self.tree.remove(space, key);
         match location {
-            Location::Pending { .. } => self.partition.removed += 1,
-            Location::Parked { dest, .. } => {
+            RecordPosition::Pending { .. } => self.partition.removed += 1,
+            RecordPosition::Parked { dest, .. } => {
                 self.count_parked(dest, |entry| entry.count = entry.count.saturating_sub(1))
             }
-            Location::Unconfirmed { .. } => {
+            RecordPosition::Unconfirmed { .. } => {
                 let unconfirmed = &mut self.partition.counters.unconfirmed;
                 *unconfirmed = unconfirmed.saturating_sub(1);
             }
-            Location::Taken { .. } | Location::Dead { .. } => {}
+            RecordPosition::Taken { .. } | RecordPosition::Dead { .. } => {}
         }
     }
 
@@ -203,7 +205,7 @@ impl<'a> View<'a> {
         let order = self.partition.counters.order;
         let entry = self.partition.parked.entry(dest).or_insert(ParkedCount { count: 0, floor: order });
         change(entry);
-        let key = fact_key(Fact::Parked(self.partition.id, dest));
+        let key = fact_key(FactName::Parked(self.partition.id, dest));
         if entry.count == 0 {
             self.partition.parked.remove(&dest);
             self.tree.remove(Space::Facts, key);
@@ -213,8 +215,8 @@ impl<'a> View<'a> {
     }
 
     /// Keeps the entry that tells where a moved timer is.
-    fn keep_moved(&mut self, id: TimerId, old: Option<Location>, new: Option<Location>) {
-        let moved = |location: Option<Location>| location.filter(|p| *p != birth(id));
+    fn keep_moved(&mut self, id: TimerId, old: Option<RecordPosition>, new: Option<RecordPosition>) {
+        let moved = |location: Option<RecordPosition>| location.filter(|p| *p != birth(id));
         let residue = &mut self.partition.counters.census.residue;
         match (moved(old), moved(new)) {
             (old, Some(new)) if old != Some(new) => {
@@ -246,7 +248,7 @@ impl<'a> View<'a> {
 
     fn remembered<T>(
         &self,
-        memory: Memory,
+        memory: RememberedKey,
         now: Time,
         decode: impl Fn(&[u8]) -> Option<(Time, T)>,
     ) -> Result<Option<T>, Fault> {
@@ -261,7 +263,7 @@ impl<'a> View<'a> {
         Ok(None)
     }
 
-    fn remember_until_horizon(&mut self, memory: Memory, now: Time, value: Vec<u8>) {
+    fn remember_until_horizon(&mut self, memory: RememberedKey, now: Time, value: Vec<u8>) {
         let bucket = bucket_of(now);
         *self.partition.counters.ended.entry(bucket).or_default() += 1;
         self.tree.put(Space::Ended, ended_key(self.partition.id, bucket, memory), value);
@@ -270,34 +272,34 @@ impl<'a> View<'a> {
 }
 
 /// Where a timer is filed at birth: it needs no entry to be found there.
-fn birth(id: TimerId) -> Location {
-    Location::Pending { fire: id.birth_due() }
+fn birth(id: TimerId) -> RecordPosition {
+    RecordPosition::Pending { fire: id.birth_due() }
 }
 
 /// Reads a row from the value at its location.
 pub(crate) fn read_row(
-    destinations: &Destinations,
+    destinations: &DestinationNumbers,
     id: TimerId,
-    location: Location,
+    location: RecordPosition,
     mut value: Bytes,
 ) -> Result<Row, Fault> {
     let queue = match location {
-        Location::Pending { fire } => {
+        RecordPosition::Pending { fire } => {
             let tier = value.try_get_u8().map_err(|_| Fault::Damaged("a pending timer is empty"))?;
             let record = Record::decode(id, &value, |number| destinations.name(number))?;
             return Ok(Row { record, at: At::Pending { fire, tier } });
         }
-        Location::Parked { dest, .. } => Queue::Parked { dest },
-        Location::Taken { .. } => Queue::Taken,
-        Location::Unconfirmed { .. } => Queue::Unconfirmed,
-        Location::Dead { .. } => Queue::Dead,
+        RecordPosition::Parked { dest, .. } => Queue::Parked { dest },
+        RecordPosition::Taken { .. } => Queue::Taken,
+        RecordPosition::Unconfirmed { .. } => Queue::Unconfirmed,
+        RecordPosition::Dead { .. } => Queue::Dead,
     };
     let head = take_queue_head(queue, &mut value).filter(|(found, _)| *found == id);
     let (_, at) = head.ok_or(Fault::Damaged("a timer in a queue is unreadable"))?;
     Ok(Row { record: Record::decode(id, &value, |number| destinations.name(number))?, at })
 }
 
-impl Table for View<'_> {
+impl Table for PartitionTable<'_> {
     type Error = Fault;
 
     fn row(&mut self, id: TimerId) -> Result<Option<Row>, Fault> {
@@ -322,13 +324,15 @@ impl Table for View<'_> {
                 self.leave(id, old);
             }
             match new {
-                Location::Parked { dest, .. } => self.count_parked(dest, |entry| entry.count += 1),
-                Location::Unconfirmed { .. } => self.partition.counters.unconfirmed += 1,
-                Location::Pending { .. } | Location::Taken { .. } | Location::Dead { .. } => {}
+                RecordPosition::Parked { dest, .. } => self.count_parked(dest, |entry| entry.count += 1),
+                RecordPosition::Unconfirmed { .. } => self.partition.counters.unconfirmed += 1,
+                RecordPosition::Pending { .. }
+                | RecordPosition::Taken { .. }
+                | RecordPosition::Dead { .. } => {}
             }
             self.keep_moved(id, old, Some(new));
         }
-        if let Location::Pending { fire } = new {
+        if let RecordPosition::Pending { fire } = new {
             let floor = &mut self.partition.counters.floor;
             *floor = fire.as_ms().min(*floor);
             self.filed.push((fire, id));
@@ -386,21 +390,21 @@ impl Table for View<'_> {
     }
 
     fn ended(&mut self, id: TimerId, now: Time) -> Result<Option<Ended>, Fault> {
-        self.remembered(Memory::Ended(id), now, decode_ended)
+        self.remembered(RememberedKey::Ended(id), now, decode_ended)
     }
 
     fn set_ended(&mut self, id: TimerId, how: Ended, now: Time) -> Result<(), Fault> {
-        self.remember_until_horizon(Memory::Ended(id), now, encode_ended(how, now));
+        self.remember_until_horizon(RememberedKey::Ended(id), now, encode_ended(how, now));
         Ok(())
     }
 
     fn answered(&mut self, request: RequestId, now: Time) -> Result<Option<Answer>, Fault> {
-        self.remembered(Memory::Answered(request.0), now, decode_answer)
+        self.remembered(RememberedKey::Answered(request.0), now, decode_answer)
     }
 
     fn set_answered(&mut self, request: RequestId, answer: &Answer, now: Time) -> Result<(), Fault> {
         if let Some(value) = encode_answer(answer, now) {
-            self.remember_until_horizon(Memory::Answered(request.0), now, value);
+            self.remember_until_horizon(RememberedKey::Answered(request.0), now, value);
         }
         Ok(())
     }

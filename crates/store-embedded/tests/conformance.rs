@@ -8,30 +8,30 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use mtimer_store::Store;
 use mtimer_store::conformance::{Fault, Harness, Site, Unsupported};
-use mtimer_store_embedded::{Durability, EmbeddedStore, Options, SpaceLimits};
+use mtimer_store_embedded::{EmbeddedDurability, EmbeddedOptions, EmbeddedStore, SpaceLimits};
 
 /// How full the disk of the machine is does not matter.
 const ANY_SPACE: SpaceLimits = SpaceLimits { watermark: 0, reserve: 0 };
 
 /// Makes stores in temporary folders.
 struct Embedded {
-    durability: Durability,
+    durability: EmbeddedDurability,
 }
 
 /// One data directory. It can be open only once, so everybody shares the open store.
 struct Directory {
     folder: tempfile::TempDir,
     partitions: u16,
-    durability: Durability,
+    durability: EmbeddedDurability,
     open: Option<Arc<EmbeddedStore>>,
 }
 
 impl Directory {
     fn store(&mut self) -> Arc<EmbeddedStore> {
-        let options = Options {
+        let options = EmbeddedOptions {
             durability: self.durability,
             space: ANY_SPACE,
-            ..Options::new(self.folder.path(), self.partitions)
+            ..EmbeddedOptions::new(self.folder.path(), self.partitions)
         };
         let open = || Arc::new(EmbeddedStore::open(options).expect("the data directory opens"));
         self.open.get_or_insert_with(open).clone()
@@ -83,14 +83,14 @@ impl Site for Directory {
 mod sync {
     use super::*;
 
-    mtimer_store::conformance_tests!(|| Embedded { durability: Durability::Sync });
+    mtimer_store::conformance_tests!(|| Embedded { durability: EmbeddedDurability::Sync });
 }
 
 /// The levels differ only in when a group is synced, so at the other one those tests suffice that
 /// come back to the directory, and the random sequences.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fast() {
-    let harness = Embedded { durability: Durability::Fast { every: Duration::from_millis(5) } };
+    let harness = Embedded { durability: EmbeddedDurability::Fast { every: Duration::from_millis(5) } };
     let names = mtimer_store::conformance::names();
     let chosen: Vec<_> =
         names.filter(|name| name.contains("restart") || name.starts_with("random")).collect();

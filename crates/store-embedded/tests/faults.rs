@@ -11,7 +11,7 @@ use std::sync::Arc;
 use mtimer_store::{
     Acquire, Acquired, Answer, Batch, Health, Lane, LaneError, Op, ScheduleAnswer, Store, StoreError,
 };
-use mtimer_store_embedded::{Durability, EmbeddedStore, OpenError, Options, SpaceLimits};
+use mtimer_store_embedded::{EmbeddedDurability, EmbeddedOptions, EmbeddedStore, OpenError, SpaceLimits};
 use mtimer_types::{Destination, KeyPolicy, Nonce, PartitionId, Target, Time, Timer, TimerId};
 
 const P: PartitionId = PartitionId(1);
@@ -35,9 +35,9 @@ fn schedule(n: u64) -> Batch {
     Batch { now: Time::from_ms(1_900_000_000_000), claim: None, ops }
 }
 
-fn options(path: &Path, level: &str) -> Options {
-    let durability = if level == "fast" { Durability::fast() } else { Durability::Sync };
-    Options { durability, space: ANY_SPACE, ..Options::new(path, 4) }
+fn options(path: &Path, level: &str) -> EmbeddedOptions {
+    let durability = if level == "fast" { EmbeddedDurability::fast() } else { EmbeddedDurability::Sync };
+    EmbeddedOptions { durability, space: ANY_SPACE, ..EmbeddedOptions::new(path, 4) }
 }
 
 async fn acquire(store: &EmbeddedStore, nonce: u64) -> Acquired {

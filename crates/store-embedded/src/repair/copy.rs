@@ -58,7 +58,7 @@ fn copy_space(from: &Path, to: &Path) -> io::Result<()> {
 #[derive(Default)]
 struct Bridges {
     /// The last batch that was kept.
-    last: Option<journal::Batch>,
+    last: Option<journal::JournalBatch>,
 }
 
 impl Bridges {
@@ -87,7 +87,7 @@ impl Bridges {
         }
     }
 
-    fn bridge(&self, next: &journal::Batch, patched: &mut Vec<u8>) {
+    fn bridge(&self, next: &journal::JournalBatch, patched: &mut Vec<u8>) {
         let last = self.last.and_then(|last| last.header.map(|(group, _)| (group.last, last.seqno)));
         let (Some((last, seqno)), Some((group, keyspace))) = (last, next.header) else { return };
         // The lost batches had numbers of their own, so there is one left in between.

@@ -6,7 +6,7 @@ use crate::damage::Damage;
 
 /// What a repair has found and done.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Report {
+pub struct RepairReport {
     /// The places that are damaged.
     pub damages: Vec<Damage>,
     /// Bytes of a write that was not finished and not answered. Opening the directory cuts them
@@ -26,7 +26,7 @@ pub struct Report {
     pub kept_in: Option<PathBuf>,
 }
 
-impl Report {
+impl RepairReport {
     /// Whether there is nothing to repair.
     pub fn is_clean(&self) -> bool {
         self.damages.is_empty() && self.rows_dropped == 0

@@ -11,18 +11,18 @@ use mtimer_store::Record;
 use mtimer_store::decide::{At, Row};
 use mtimer_types::{Destination, Mode, PartitionId, Time, TimerId};
 
-use crate::destinations::Destinations;
+use crate::destinations::DestinationNumbers;
 use crate::fault::Fault;
 use crate::layout::{
-    Fact, Location, Queue, Space, fact_key, parse_fact_key, parse_pending_key, parse_queue_order, put_head,
-    take_queue_head,
+    FactName, Queue, RecordPosition, Space, fact_key, parse_fact_key, parse_pending_key, parse_queue_order,
+    put_head, take_queue_head,
 };
-use crate::partition::{Counters, Owner};
+use crate::partition::{PartitionCounters, StoredOwner};
 use crate::table::read_row;
 use crate::tree::Tree;
 
 use super::between::{NUMBER, Number, add_bit, between, number};
-use super::report::Report;
+use super::report::RepairReport;
 
 /// Rows of one write.
 const STEP: u64 = 4_096;
@@ -33,25 +33,25 @@ const MAX_LOST_NAMES: u32 = 65_536;
 pub(super) struct Rebuild {
     from: Tree,
     to: Tree,
-    destinations: Destinations,
-    partitions: Vec<Counters>,
-    owners: BTreeMap<PartitionId, Owner>,
+    destinations: DestinationNumbers,
+    partitions: Vec<PartitionCounters>,
+    owners: BTreeMap<PartitionId, StoredOwner>,
     parked: BTreeMap<(PartitionId, u32), u64>,
     /// Something answered is lost.
     is_lossy: bool,
     /// By the host's clock, in ms.
     now: u64,
-    report: Report,
+    report: RepairReport,
     unwritten: u64,
 }
 
 impl Rebuild {
-    pub(super) fn new(from: Tree, to: Tree, partitions: u16, report: Report) -> Self {
+    pub(super) fn new(from: Tree, to: Tree, partitions: u16, report: RepairReport) -> Self {
         Self {
             from,
             to,
-            destinations: Destinations::default(),
-            partitions: vec![Counters::default(); usize::from(partitions)],
+            destinations: DestinationNumbers::default(),
+            partitions: vec![PartitionCounters::default(); usize::from(partitions)],
             owners: BTreeMap::new(),
             parked: BTreeMap::new(),
             is_lossy: !report.damages.is_empty(),
@@ -61,7 +61,7 @@ impl Rebuild {
         }
     }
 
-    pub(super) fn run(mut self) -> Result<Report, Fault> {
+    pub(super) fn run(mut self) -> Result<RepairReport, Fault> {
         let facts = self.rows(Space::Facts, Self::fact)?;
         let pending = self.rows(Space::Pending, Self::pending)?;
         let queue = self.rows(Space::Queues, Self::queue)?;
@@ -72,10 +72,10 @@ impl Rebuild {
         self.is_lossy |= facts || pending || queue || keys || ended;
         for (n, counters) in self.partitions.iter().enumerate() {
             let p = PartitionId(n as u16);
-            self.to.put(Space::Facts, fact_key(Fact::Counters(p)), counters.encode());
+            self.to.put(Space::Facts, fact_key(FactName::Counters(p)), counters.encode());
         }
         for ((p, dest), count) in &self.parked {
-            self.to.put(Space::Facts, fact_key(Fact::Parked(*p, *dest)), count.to_be_bytes());
+            self.to.put(Space::Facts, fact_key(FactName::Parked(*p, *dest)), count.to_be_bytes());
         }
         self.to.write()?;
         self.to.sync()?;
@@ -163,27 +163,27 @@ impl Rebuild {
     fn fact(&mut self, key: &Slice, value: Bytes) -> Result<bool, Fault> {
         let Some(fact) = parse_fact_key(key) else { return Ok(false) };
         match fact {
-            Fact::Counters(p) => {
-                if let (Some(counters), Some(old)) = (self.counters(p), Counters::decode(&value)) {
+            FactName::Counters(p) => {
+                if let (Some(counters), Some(old)) = (self.counters(p), PartitionCounters::decode(&value)) {
                     counters.order = old.order;
                 }
                 return Ok(true);
             }
             // Recounted, or renumbered.
-            Fact::Parked(..) | Fact::Group => return Ok(true),
-            Fact::Owner(p) => match Owner::decode(&value) {
+            FactName::Parked(..) | FactName::Group => return Ok(true),
+            FactName::Owner(p) => match StoredOwner::decode(&value) {
                 Some(owner) => {
                     self.owners.insert(p, owner);
                 }
                 None => return Ok(false),
             },
-            Fact::Destination(n) => {
-                let Some(name) = Destinations::parse(&value) else { return Ok(false) };
+            FactName::Destination(n) => {
+                let Some(name) = DestinationNumbers::parse(&value) else { return Ok(false) };
                 self.name_lost(n)?;
                 self.destinations.number(&name, &mut self.to)?;
                 return Ok(true);
             }
-            Fact::InFlight(_) | Fact::Term => {}
+            FactName::InFlight(_) | FactName::Term => {}
         }
         self.to.put(Space::Facts, key.clone(), value.to_vec());
         Ok(true)
@@ -200,27 +200,27 @@ impl Rebuild {
         Ok(())
     }
 
-    fn counters(&mut self, p: PartitionId) -> Option<&mut Counters> {
+    fn counters(&mut self, p: PartitionId) -> Option<&mut PartitionCounters> {
         self.partitions.get_mut(usize::from(p.0))
     }
 
     /// Reads a row. Its destination's name may be lost.
-    fn row(&mut self, id: TimerId, location: Location, value: &Bytes) -> Result<Option<Row>, Fault> {
+    fn row(&mut self, id: TimerId, location: RecordPosition, value: &Bytes) -> Result<Option<Row>, Fault> {
         let asked = Cell::new(None);
         let mut rest = value.clone();
         match location {
-            Location::Pending { .. } if rest.is_empty() => return Ok(None),
-            Location::Pending { .. } => rest.advance(1),
-            Location::Parked { dest, .. } => {
+            RecordPosition::Pending { .. } if rest.is_empty() => return Ok(None),
+            RecordPosition::Pending { .. } => rest.advance(1),
+            RecordPosition::Parked { dest, .. } => {
                 take_queue_head(Queue::Parked { dest }, &mut rest);
             }
-            Location::Taken { .. } => {
+            RecordPosition::Taken { .. } => {
                 take_queue_head(Queue::Taken, &mut rest);
             }
-            Location::Unconfirmed { .. } => {
+            RecordPosition::Unconfirmed { .. } => {
                 take_queue_head(Queue::Unconfirmed, &mut rest);
             }
-            Location::Dead { .. } => {
+            RecordPosition::Dead { .. } => {
                 take_queue_head(Queue::Dead, &mut rest);
             }
         }
@@ -234,9 +234,10 @@ impl Rebuild {
     }
 
     /// Whether a timer stands elsewhere, according to the entry for moved timers.
-    fn is_elsewhere(&self, p: PartitionId, id: TimerId, here: Location) -> bool {
+    fn is_elsewhere(&self, p: PartitionId, id: TimerId, here: RecordPosition) -> bool {
         let moved = self.lookup(Space::Moved, &id.to_bytes());
-        let other = moved.and_then(|bytes| Location::decode(&bytes)).filter(|location| *location != here);
+        let other =
+            moved.and_then(|bytes| RecordPosition::decode(&bytes)).filter(|location| *location != here);
         other.is_some_and(|location| {
             let (space, key) = location.key(p, id);
             self.lookup(space, &key).is_some()
@@ -246,7 +247,7 @@ impl Rebuild {
     fn pending(&mut self, key: &Slice, value: Bytes) -> Result<bool, Fault> {
         let Some((fire, id)) = parse_pending_key(key) else { return Ok(false) };
         let p = PartitionId(u16::from_be_bytes([key[0], key[1]]));
-        let here = Location::Pending { fire };
+        let here = RecordPosition::Pending { fire };
         if self.counters(p).is_none() || self.is_elsewhere(p, id, here) {
             return Ok(false);
         }
@@ -265,7 +266,7 @@ impl Rebuild {
         let since = Time::from_ms(self.now);
         let Some(counters) = self.counters(p) else { return Ok(false) };
         counters.order += 1;
-        let here = Location::Unconfirmed { order: counters.order };
+        let here = RecordPosition::Unconfirmed { order: counters.order };
         let row = Row { at: At::Unconfirmed { epoch, since }, record: row.record };
         let dest = self.destinations.number(&row.record.timer.dest, &mut self.to)?;
         let mut value = Vec::new();
@@ -285,11 +286,11 @@ impl Rebuild {
         let (here, p) = match (key[0], key.len()) {
             (1, 15) => {
                 let dest = u32::from_be_bytes([key[3], key[4], key[5], key[6]]);
-                (Location::Parked { dest, order }, &key[1..3])
+                (RecordPosition::Parked { dest, order }, &key[1..3])
             }
-            (2, 11) => (Location::Taken { order }, &key[1..3]),
-            (3, 11) => (Location::Dead { order }, &key[1..3]),
-            (4, 11) => (Location::Unconfirmed { order }, &key[1..3]),
+            (2, 11) => (RecordPosition::Taken { order }, &key[1..3]),
+            (3, 11) => (RecordPosition::Dead { order }, &key[1..3]),
+            (4, 11) => (RecordPosition::Unconfirmed { order }, &key[1..3]),
             _ => return Ok(false),
         };
         let p = PartitionId(u16::from_be_bytes([p[0], p[1]]));
@@ -303,30 +304,30 @@ impl Rebuild {
 
     /// Whether a timer has been written to the new tree.
     fn is_kept(&self, p: PartitionId, id: TimerId) -> Result<bool, Fault> {
-        let (space, key) = Location::Pending { fire: id.birth_due() }.key(p, id);
+        let (space, key) = RecordPosition::Pending { fire: id.birth_due() }.key(p, id);
         Ok(self.to.get(space, &key)?.is_some() || self.to.get(Space::Moved, &id.to_bytes())?.is_some())
     }
 
     /// Writes a row, and counts it.
-    fn keep(&mut self, p: PartitionId, row: &Row, here: Location, key: Slice, value: Bytes) {
+    fn keep(&mut self, p: PartitionId, row: &Row, here: RecordPosition, key: Slice, value: Bytes) {
         let id = row.id();
-        let is_moved = here != Location::Pending { fire: id.birth_due() };
+        let is_moved = here != RecordPosition::Pending { fire: id.birth_due() };
         let (space, _) = here.key(p, id);
         self.to.put(space, key, value.to_vec());
         if is_moved {
             self.to.put(Space::Moved, id.to_bytes().into(), here.encode());
         }
-        if let Location::Parked { dest, .. } = here {
+        if let RecordPosition::Parked { dest, .. } = here {
             *self.parked.entry((p, dest)).or_default() += 1;
         }
         if let Some(counters) = self.counters(p) {
             counters.census.shift(None, Some(row.at));
             counters.census.residue += u64::from(is_moved);
-            counters.unconfirmed += u64::from(matches!(here, Location::Unconfirmed { .. }));
-            if let Location::Parked { order, .. }
-            | Location::Taken { order }
-            | Location::Unconfirmed { order }
-            | Location::Dead { order } = here
+            counters.unconfirmed += u64::from(matches!(here, RecordPosition::Unconfirmed { .. }));
+            if let RecordPosition::Parked { order, .. }
+            | RecordPosition::Taken { order }
+            | RecordPosition::Unconfirmed { order }
+            | RecordPosition::Dead { order } = here
             {
                 counters.order = counters.order.max(order);
             }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mtimer_store::{Acquire, Answer, Batch, Lane, Op, ScheduleAnswer, Store};
-use mtimer_store_embedded::{Durability, EmbeddedStore, Options};
+use mtimer_store_embedded::{EmbeddedDurability, EmbeddedOptions, EmbeddedStore};
 use mtimer_types::{Destination, KeyPolicy, Nonce, PartitionId, Target, Time, Timer, TimerId};
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng as _, SeedableRng};
@@ -58,11 +58,11 @@ pub(crate) fn batch(timers: impl IntoIterator<Item = u64>, bytes: usize) -> Batc
     Batch { now: Time::from_ms(1_900_000_000_000), claim: None, ops }
 }
 
-pub(crate) fn open(path: &Path, durability: Durability) -> Result<EmbeddedStore, String> {
-    let options = Options {
+pub(crate) fn open(path: &Path, durability: EmbeddedDurability) -> Result<EmbeddedStore, String> {
+    let options = EmbeddedOptions {
         durability,
         space: mtimer_store_embedded::SpaceLimits { watermark: 0, reserve: 0 },
-        ..Options::new(path, 4)
+        ..EmbeddedOptions::new(path, 4)
     };
     catch_unwind(AssertUnwindSafe(|| EmbeddedStore::open(options)))
         .unwrap_or_else(|_| panic!("opening panics"))
@@ -177,7 +177,7 @@ fn read(path: &Path) -> std::io::Result<Vec<u8>> {
 
 /// Opens a directory, and looks which of the timers are there.
 pub(crate) async fn look(dir: &Path, timers: u64, bytes: usize) -> Outcome {
-    let store = match open(dir, Durability::Sync) {
+    let store = match open(dir, EmbeddedDurability::Sync) {
         Ok(store) => store,
         Err(message) => return Outcome::Refused(message),
     };

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use image::{Image, Outcome, Random, acquire, is_journal, look, open, schedule, scratch};
-use mtimer_store_embedded::Durability;
+use mtimer_store_embedded::EmbeddedDurability;
 
 const SEED: u64 = 7;
 /// Bytes of a timer's payload: a few timers fill a sector, a group spans several.
@@ -27,7 +27,7 @@ fn times(few: usize, many: usize) -> usize {
 }
 
 /// The directory after each answer, and how many timers had been answered by then.
-async fn recorded(durability: Durability, groups: &[u64]) -> Vec<(Image, u64)> {
+async fn recorded(durability: EmbeddedDurability, groups: &[u64]) -> Vec<(Image, u64)> {
     let dir = scratch();
     let store = open(dir.path(), durability).unwrap();
     let lane = acquire(&store).await;
@@ -73,7 +73,7 @@ fn sectors(start: usize, end: usize, size: usize) -> Vec<std::ops::Range<usize>>
 
 #[tokio::test]
 async fn a_group_that_was_not_answered_never_prevents_opening() {
-    let images = recorded(Durability::Sync, &[1, 3, 1, 9, 2, 30]).await;
+    let images = recorded(EmbeddedDurability::Sync, &[1, 3, 1, 9, 2, 30]).await;
     let (mut prefixes, mut sectors_lost, mut subsets, mut garbled) = (0, 0, 0, 0);
     let mut random = Random::new(SEED);
     for pair in images.windows(2) {
@@ -123,7 +123,7 @@ async fn a_power_cut_of_the_fast_level_loses_only_what_was_not_synced() {
     let dir = scratch();
     // Nothing is synced but by acquiring.
     let every = Duration::from_secs(3_600);
-    let store = open(dir.path(), Durability::Fast { every }).unwrap();
+    let store = open(dir.path(), EmbeddedDurability::Fast { every }).unwrap();
     let lane = acquire(&store).await;
     schedule(&lane, 0..5, PAYLOAD).await;
     drop(lane);
@@ -173,7 +173,7 @@ const LARGE: usize = 4_000;
 async fn with_tables() -> (tempfile::TempDir, u64) {
     const GROUP: u64 = 200;
     let dir = scratch();
-    let store = open(dir.path(), Durability::Sync).unwrap();
+    let store = open(dir.path(), EmbeddedDurability::Sync).unwrap();
     let lane = acquire(&store).await;
     let tables = |space: &str| {
         let folder = dir.path().join("db/keyspaces").join(space).join("tables");
@@ -192,7 +192,7 @@ async fn with_tables() -> (tempfile::TempDir, u64) {
 #[tokio::test]
 async fn a_power_cut_while_the_directory_is_made_never_prevents_opening() {
     let dir = scratch();
-    let store = open(dir.path(), Durability::Sync).unwrap();
+    let store = open(dir.path(), EmbeddedDurability::Sync).unwrap();
     let made = Image::of(dir.path());
     store.close().await;
     let without = |image: &Image, prefix: &str| {
@@ -227,7 +227,7 @@ async fn a_power_cut_while_the_directory_is_made_never_prevents_opening() {
 #[tokio::test]
 async fn a_power_cut_while_a_table_is_written_loses_nothing() {
     let dir = scratch();
-    let store = open(dir.path(), Durability::Sync).unwrap();
+    let store = open(dir.path(), EmbeddedDurability::Sync).unwrap();
     let lane = acquire(&store).await;
     let before = Image::of(dir.path());
     let (mut timers, mut after) = (0, before.clone());
@@ -279,7 +279,7 @@ fn names_the_place(message: &str, file: &Path) -> bool {
 
 #[tokio::test]
 async fn a_flipped_byte_of_the_journal_is_never_silent() {
-    let images = recorded(Durability::Sync, &[1; 50]).await;
+    let images = recorded(EmbeddedDurability::Sync, &[1; 50]).await;
     let (image, timers) = images.last().unwrap();
     let journal = image.journal().clone();
     let end = image.0[&journal].len();
@@ -325,7 +325,7 @@ async fn a_flipped_byte_of_any_other_file_is_never_silent() {
             bytes[at] ^= 1 << bit;
             let spoilt = scratch();
             image.with(file, bytes).write(spoilt.path());
-            match open(spoilt.path(), Durability::Sync) {
+            match open(spoilt.path(), EmbeddedDurability::Sync) {
                 Err(message) => {
                     assert!(names_the_place(&message, file), "{file:?} at {at}: {message}");
                     refused += 1;
@@ -350,7 +350,7 @@ async fn a_flipped_byte_of_any_other_file_is_never_silent() {
 
 #[tokio::test]
 async fn a_directory_of_which_parts_are_missing_is_refused_and_left_as_it_is() {
-    let images = recorded(Durability::Sync, &[1; 10]).await;
+    let images = recorded(EmbeddedDurability::Sync, &[1; 10]).await;
     let (image, _) = images.last().unwrap();
     let mut tried = 0;
     for missing in ["db/version", "db/keyspaces", "db/keyspaces/1", "db/keyspaces/6/current", "db/0.jnl"] {
@@ -361,8 +361,9 @@ async fn a_directory_of_which_parts_are_missing_is_refused_and_left_as_it_is() {
         }
         let dir = scratch();
         partial.write(dir.path());
-        let message =
-            open(dir.path(), Durability::Sync).err().unwrap_or_else(|| panic!("without {missing} it opens"));
+        let message = open(dir.path(), EmbeddedDurability::Sync)
+            .err()
+            .unwrap_or_else(|| panic!("without {missing} it opens"));
         assert!(message.contains("mtimer repair --data"), "{missing}: {message}");
         let left = Image::of(dir.path());
         for (path, bytes) in &partial.0 {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use mtimer_store::{Batch, Lane, Op, Place};
-use mtimer_store_embedded::{Durability, OpenError, repair};
+use mtimer_store_embedded::{EmbeddedDurability, OpenError, repair};
 use mtimer_types::{Key, KeyPolicy, Mode, Target, Time, Timer};
 
 use crate::image::{Image, Outcome, P, Random, acquire, look, open, schedule, scratch, timer};
@@ -21,7 +21,7 @@ fn flipped(image: &Image, file: &Path, at: usize) -> tempfile::TempDir {
 
 #[tokio::test]
 async fn a_repair_keeps_every_batch_of_the_journal_but_the_damaged_one() {
-    let images = recorded(Durability::Sync, &[1; 50]).await;
+    let images = recorded(EmbeddedDurability::Sync, &[1; 50]).await;
     let (image, timers) = images.last().unwrap();
     let (journal, mut random) = (image.journal().clone(), Random::new(SEED));
     let (first, end) = (images[1].0.0[&journal].len(), image.0[&journal].len());
@@ -62,7 +62,7 @@ fn number_of_batch(batch_starts: usize) -> std::ops::Range<usize> {
 /// that is too high; behind the last batch nothing does, and nothing depends on it.
 #[tokio::test]
 async fn a_raised_number_of_the_last_batch_loses_nothing() {
-    let images = recorded(Durability::Sync, &[1; 50]).await;
+    let images = recorded(EmbeddedDurability::Sync, &[1; 50]).await;
     let (image, timers) = images.last().unwrap();
     let journal = image.journal().clone();
     let number = number_of_batch(images[images.len() - 2].0.0[&journal].len());
@@ -78,7 +78,7 @@ async fn a_raised_number_of_the_last_batch_loses_nothing() {
             panic!("byte {at}: a directory without damage opens")
         };
         assert_eq!(found.len() as u64, *timers);
-        let store = open(dir.path(), Durability::Sync).unwrap();
+        let store = open(dir.path(), EmbeddedDurability::Sync).unwrap();
         schedule(&acquire(&store).await, *timers..timers + 1, PAYLOAD).await;
         store.close().await;
         let Outcome::Opened(found) = look(dir.path(), timers + 1, PAYLOAD).await else {
@@ -90,14 +90,14 @@ async fn a_raised_number_of_the_last_batch_loses_nothing() {
 
 #[tokio::test]
 async fn a_repair_keeps_timers_whose_destination_is_lost() {
-    let images = recorded(Durability::Sync, &[1; 10]).await;
+    let images = recorded(EmbeddedDurability::Sync, &[1; 10]).await;
     let (image, _) = images.last().unwrap();
     let journal = image.journal().clone();
     let named = image.0[&journal].windows(13).position(|bytes| bytes == b"ordersbilling").unwrap();
     let dir = flipped(image, &journal, named);
     let done = repair(dir.path(), false).unwrap();
     assert_eq!((done.timers_kept, done.destinations_lost), (9, 1));
-    let store = open(dir.path(), Durability::Sync).unwrap();
+    let store = open(dir.path(), EmbeddedDurability::Sync).unwrap();
     let lane = acquire(&store).await;
     let (record, _) = lane.get(Target::Id(timer(3, PAYLOAD).id)).await.unwrap().unwrap();
     assert_eq!((record.timer.dest.group(), record.timer.dest.app()), ("lost", "0"));
@@ -137,7 +137,7 @@ async fn apply(lane: &Arc<dyn Lane>, op: Op) {
 #[tokio::test]
 async fn at_most_once_timers_that_were_due_are_not_delivered_after_a_loss() {
     let dir = scratch();
-    let store = open(dir.path(), Durability::Sync).unwrap();
+    let store = open(dir.path(), EmbeddedDurability::Sync).unwrap();
     let lane = acquire(&store).await;
     for n in 0..4 {
         let timer = Arc::new(at_most_once(n));
@@ -154,7 +154,7 @@ async fn at_most_once_timers_that_were_due_are_not_delivered_after_a_loss() {
     let spoilt = flipped(&image, &journal, before.0[&journal].len() + 200);
     let done = repair(spoilt.path(), false).unwrap();
     assert_eq!((done.timers_kept, done.unconfirmed, done.rows_dropped), (8, 4, 0), "{done:?}");
-    let store = open(spoilt.path(), Durability::Sync).unwrap();
+    let store = open(spoilt.path(), EmbeddedDurability::Sync).unwrap();
     let lane = acquire(&store).await;
     let census = lane.census().await.unwrap();
     assert_eq!((census.pending, census.taken, census.keys, census.residue), (4, 4, 4, 4));
@@ -171,7 +171,7 @@ async fn at_most_once_timers_that_were_due_are_not_delivered_after_a_loss() {
 #[tokio::test]
 async fn a_directory_that_is_open_is_not_repaired() {
     let dir = scratch();
-    let store = open(dir.path(), Durability::Sync).unwrap();
+    let store = open(dir.path(), EmbeddedDurability::Sync).unwrap();
     assert!(matches!(repair(dir.path(), true), Err(OpenError::Locked { .. })));
     store.close().await;
     assert!(repair(dir.path(), false).unwrap().is_clean());
