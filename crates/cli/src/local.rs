@@ -12,7 +12,7 @@ use mtimer_broker::config::{Durability, PartialConfig, StoreConfig};
 use mtimer_broker::{Broker, BrokerOptions};
 use mtimer_client::Client;
 use mtimer_store::StoreInfo;
-use mtimer_store_redis::Options;
+use mtimer_store_redis::RedisOptions;
 use tempfile::TempDir;
 
 use super::exit::{Exit, Failure};
@@ -62,7 +62,7 @@ pub(crate) struct Local {
 pub(crate) enum Rest {
     Nothing,
     Folder(TempDir),
-    Keys(Options),
+    Keys(RedisOptions),
 }
 
 impl Local {

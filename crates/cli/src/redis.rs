@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use mtimer_broker::config::{List, PartialConfig, RedisConfig, RedisUrl, Replication};
 use mtimer_store::StoreError;
-use mtimer_store_redis::{ClientFiles, Durability, Options, RedisStore, connect_to_masters};
+use mtimer_store_redis::{ClientFiles, RedisDurability, RedisOptions, RedisStore, connect_to_masters};
 use redis::aio::MultiplexedConnection;
 use redis::{RedisError, cmd, pipe};
 
@@ -41,10 +41,10 @@ impl TlsArgs {
     }
 
     /// What it takes to enter these servers.
-    pub(crate) fn options(&self, urls: &[String], cluster: &str) -> Options {
+    pub(crate) fn options(&self, urls: &[String], cluster: &str) -> RedisOptions {
         let Self { redis_tls_ca, redis_tls_cert, redis_tls_key } = self.clone();
         let tls = ClientFiles { authorities: redis_tls_ca, certificate: redis_tls_cert, key: redis_tls_key };
-        Options { tls, ..Options::new(urls.iter().cloned(), cluster) }
+        RedisOptions { tls, ..RedisOptions::new(urls.iter().cloned(), cluster) }
     }
 
     /// The flags that are given, each with its file.
@@ -60,23 +60,23 @@ impl TlsArgs {
 }
 
 /// What the store is given.
-pub(crate) fn options(config: &RedisConfig, cluster: &str) -> Options {
+pub(crate) fn options(config: &RedisConfig, cluster: &str) -> RedisOptions {
     let durability = match config.replication {
-        None => Durability::Redis,
-        Some(Replication { replicas, within }) => Durability::Replicated { replicas, timeout: within },
+        None => RedisDurability::Redis,
+        Some(Replication { replicas, within }) => RedisDurability::Replicated { replicas, timeout: within },
     };
-    Options {
+    RedisOptions {
         tls: config.tls.clone(),
         partitions: config.partitions,
         durability,
         log_bytes: config.write_log_bytes,
-        ..Options::new(config.urls.iter().cloned(), cluster)
+        ..RedisOptions::new(config.urls.iter().cloned(), cluster)
     }
 }
 
 /// Opens a store on Redis. While it is away it is tried again, for up to `timeout` (`None`: for
 /// ever).
-pub(crate) async fn open(options: Options, timeout: Option<Duration>) -> Result<RedisStore, Failure> {
+pub(crate) async fn open(options: RedisOptions, timeout: Option<Duration>) -> Result<RedisStore, Failure> {
     let exposed = options.unencrypted_password();
     if !exposed.is_empty() {
         tracing::warn!(
@@ -109,7 +109,7 @@ pub(crate) async fn open(options: Options, timeout: Option<Duration>) -> Result<
 
 /// Removes every key of a cluster whose name is used for nothing else and is part of no other key:
 /// the random name of a temporary one. Returns how many there were.
-pub(crate) async fn remove(options: &Options) -> Result<u64, Failure> {
+pub(crate) async fn remove(options: &RedisOptions) -> Result<u64, Failure> {
     let masters = connect_to_masters(options).await?;
     remove_keys(masters, &options.cluster).await.map_err(|e| Failure::new(Exit::NotNow, e.to_string()))
 }

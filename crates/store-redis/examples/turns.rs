@@ -17,7 +17,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use futures_util::future::join_all;
 use mtimer_store::op::RequestId;
 use mtimer_store::{Acquire, Answer, Batch, Lane, Op, Store, Verdict};
-use mtimer_store_redis::{Options, RedisStore};
+use mtimer_store_redis::{RedisOptions, RedisStore};
 use mtimer_types::{
     Destination, Key, KeyPolicy, Mode, Nonce, PartitionId, Target, Term, Time, Timer, TimerId,
 };
@@ -110,7 +110,8 @@ async fn main() {
     let only = std::env::args().nth(2).unwrap_or_default();
     let batch = std::env::args().nth(3).map_or(128, |n| n.parse().unwrap());
     let ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
-    let options = Options { partitions: Some(PARTITIONS), ..Options::new([url], format!("turns{ms}")) };
+    let options =
+        RedisOptions { partitions: Some(PARTITIONS), ..RedisOptions::new([url], format!("turns{ms}")) };
     let store = RedisStore::connect(options).await.unwrap();
     let mut lanes = Vec::new();
     for p in 0..PARTITIONS {

@@ -8,8 +8,8 @@ use tokio_util::task::TaskTracker;
 
 use mtimer_store::StoreError;
 
-use crate::options::Options;
-use crate::wire::{Access, Lost, Pool, Purpose, Servers, Use, explain};
+use crate::options::RedisOptions;
+use crate::wire::{ConnectionPool, Lost, Purpose, ServerAccess, Servers, Use, explain};
 
 /// Connects to every master, entering it as the store does. The connections speak RESP2, whatever
 /// the addresses say.
@@ -17,11 +17,11 @@ use crate::wire::{Access, Lost, Pool, Purpose, Servers, Use, explain};
 /// # Errors
 ///
 /// [`StoreError::Unavailable`]: try again. [`StoreError::Unusable`] says what to change.
-pub async fn connect_to_masters(options: &Options) -> Result<Vec<MultiplexedConnection>, StoreError> {
+pub async fn connect_to_masters(options: &RedisOptions) -> Result<Vec<MultiplexedConnection>, StoreError> {
     let (seeds, access) = options.check()?;
-    let access = Access { resp3: false, ..access };
+    let access = ServerAccess { resp3: false, ..access };
     let how = Use { purpose: Purpose::Look, answer_within: options.answer_within };
-    let pool = Pool::new(access.clone(), TaskTracker::new());
+    let pool = ConnectionPool::new(access.clone(), TaskTracker::new());
     let servers = Servers::discover(seeds, pool, how).await.map_err(explain)?;
     let mut all = Vec::new();
     for address in servers.masters() {
@@ -31,7 +31,7 @@ pub async fn connect_to_masters(options: &Options) -> Result<Vec<MultiplexedConn
     Ok(all)
 }
 
-async fn connect(address: &str, access: &Access) -> Result<MultiplexedConnection, RedisError> {
+async fn connect(address: &str, access: &ServerAccess) -> Result<MultiplexedConnection, RedisError> {
     let mut connection = access.client(address)?.get_multiplexed_async_connection().await?;
     for command in access.login() {
         let () = Cmd::query_async(&command, &mut connection).await?;

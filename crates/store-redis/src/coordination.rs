@@ -20,7 +20,7 @@ use redis::{Cmd, ToRedisArgs, Value, cmd};
 use tokio::time::timeout;
 
 use crate::keyspace::keys::{hash_slot, leader, term, topology};
-use crate::wire::{Backoff, Failed, Lost, Purpose, Reply, Script, Servers, Use, once};
+use crate::wire::{Failed, Lost, Purpose, Reply, RetryPauses, Script, Servers, Use, once};
 
 /// How long a call is tried.
 const CALL: Duration = Duration::from_millis(700);
@@ -121,7 +121,7 @@ impl Inner {
     async fn ask(&self, command: Cmd) -> Result<Value, StoreError> {
         let slot = self.hash_slot;
         let mut last = "no server has answered".to_owned();
-        let mut backoff = Backoff::new(u64::from(slot) << 16 | 3);
+        let mut backoff = RetryPauses::new(u64::from(slot) << 16 | 3);
         let trying = async {
             loop {
                 let asked = self.servers.master_address(slot);

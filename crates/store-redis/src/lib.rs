@@ -57,8 +57,8 @@ mod tls_files;
 mod wire;
 
 pub use clients::connect_to_masters;
-/// The files of [`Options::tls`].
+/// The files of [`RedisOptions::tls`].
 pub use mtimer_tls::ClientFiles;
-pub use options::{DEFAULT_PARTITIONS, Durability, Options};
+pub use options::{DEFAULT_PARTITIONS, RedisDurability, RedisOptions};
 pub use partition::log::LogStatus;
 pub use store::RedisStore;

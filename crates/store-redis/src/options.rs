@@ -12,8 +12,8 @@ use mtimer_types::limits::{MAX_PARTITIONS, WRITE_LOG_BYTES};
 use redis::{ConnectionAddr, IntoConnectionInfo, ProtocolVersion, parse_redis_url};
 
 use crate::password::encoding;
-use crate::tls_files::Tls;
-use crate::wire::{Access, Seeds, split};
+use crate::tls_files::RedisTls;
+use crate::wire::{Seeds, ServerAccess, split};
 
 /// Partitions of a new cluster when nobody says otherwise.
 pub const DEFAULT_PARTITIONS: u16 = 64;
@@ -23,7 +23,7 @@ const SENTINEL_PORT: u16 = 26_379;
 
 /// How durable a write is before it is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Durability {
+pub enum RedisDurability {
     /// In the master's memory.
     #[default]
     Redis,
@@ -36,7 +36,7 @@ pub enum Durability {
     },
 }
 
-impl Durability {
+impl RedisDurability {
     /// As in the configuration.
     pub const fn name(self) -> &'static str {
         match self {
@@ -48,7 +48,7 @@ impl Durability {
 
 /// What a store on Redis is given.
 #[derive(Clone)]
-pub struct Options {
+pub struct RedisOptions {
     /// `redis://[user:password@]host:port[/db]`, `rediss://` with TLS, or
     /// `unix:///path[?db=1&user=u&pass=p]`, each with `?protocol=resp3` if wanted. Of a Redis
     /// Cluster some of its nodes, otherwise the master (and replicas that may take its place), or
@@ -63,7 +63,7 @@ pub struct Options {
     /// Partitions; `None`: as stored, or [`DEFAULT_PARTITIONS`] for a new cluster.
     pub partitions: Option<u16>,
     /// How durable a write is before it is answered.
-    pub durability: Durability,
+    pub durability: RedisDurability,
     /// A server that is silent for longer is taken for lost.
     pub answer_within: Duration,
     /// Memory, in bytes, for the last writes of all partitions: what a failover of Redis, or a
@@ -71,7 +71,7 @@ pub struct Options {
     pub log_bytes: usize,
 }
 
-impl std::fmt::Debug for Options {
+impl std::fmt::Debug for RedisOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { urls, tls, cluster, partitions, durability, answer_within, log_bytes } = self;
         f.debug_struct("Options")
@@ -86,7 +86,7 @@ impl std::fmt::Debug for Options {
     }
 }
 
-impl Options {
+impl RedisOptions {
     /// The usual, for one or several addresses and a cluster's name.
     pub fn new(urls: impl IntoIterator<Item = impl Into<String>>, cluster: impl Into<String>) -> Self {
         Self {
@@ -94,7 +94,7 @@ impl Options {
             tls: ClientFiles::default(),
             cluster: cluster.into(),
             partitions: None,
-            durability: Durability::default(),
+            durability: RedisDurability::default(),
             answer_within: Duration::from_secs(5),
             log_bytes: WRITE_LOG_BYTES,
         }
@@ -116,11 +116,11 @@ impl Options {
     /// # Errors
     ///
     /// [`StoreError::Unusable`] says what to change.
-    pub(crate) fn check(&self) -> Result<(Seeds, Access), StoreError> {
+    pub(crate) fn check(&self) -> Result<(Seeds, ServerAccess), StoreError> {
         if let Some(n) = self.partitions.filter(|n| !(1..=MAX_PARTITIONS).contains(n)) {
             return unusable(format!("{n} partitions are not possible: give 1 to {MAX_PARTITIONS}"));
         }
-        if matches!(self.durability, Durability::Replicated { replicas: 0, .. }) {
+        if matches!(self.durability, RedisDurability::Replicated { replicas: 0, .. }) {
             return unusable("redis-replicated needs at least 1 replica: give more, or use redis".into());
         }
         let mut parsed = Vec::new();
@@ -138,12 +138,12 @@ impl Options {
                 without_password(&self.urls[at])
             ));
         }
-        let access = Access {
+        let access = ServerAccess {
             user: first.user.clone(),
             password: first.password.clone(),
             db: first.db,
             resp3: first.resp3,
-            tls: first.tls.then(|| Tls::open(self.tls.clone())).transpose()?,
+            tls: first.tls.then(|| RedisTls::open(self.tls.clone())).transpose()?,
         };
         if !first.tls && self.tls != ClientFiles::default() {
             return unusable(

@@ -17,14 +17,14 @@ use tokio_util::task::TaskTracker;
 use crate::coordination::{RedisCoordination, URGENT};
 use crate::facts::{clocks, facts, raise_term};
 use crate::keyspace::keys::{check_cluster, hash_slot};
-use crate::options::{Durability, Options};
+use crate::options::{RedisDurability, RedisOptions};
 use crate::other_clusters::other_clusters;
 use crate::partition::acquire::{Shared, acquire, owner_key, read_owner};
 use crate::partition::lane::RedisLane;
 use crate::partition::log::{LogBudget, LogStatus};
 use crate::partition::trim::Trimming;
 use crate::wire::{
-    Confirmations, Pool, Purpose, Quorum, Servers, Use, check_server, check_wait, explain,
+    Confirmations, ConnectionPool, Purpose, Quorum, Servers, Use, check_server, check_wait, explain,
     watch as watch_settings,
 };
 
@@ -53,14 +53,15 @@ impl RedisStore {
     /// # Errors
     ///
     /// [`StoreError::Unavailable`]: try again. [`StoreError::Unusable`] says what to change.
-    pub async fn connect(options: Options) -> Result<Self, StoreError> {
+    pub async fn connect(options: RedisOptions) -> Result<Self, StoreError> {
         let (seeds, access) = options.check()?;
         check_cluster(&options.cluster)?;
         let tasks = TaskTracker::new();
         let answer_within = options.answer_within;
         let how = Use { purpose: Purpose::Partitions, answer_within };
-        let servers =
-            Servers::discover(seeds, Pool::new(access, tasks.clone()), how).await.map_err(explain)?;
+        let servers = Servers::discover(seeds, ConnectionPool::new(access, tasks.clone()), how)
+            .await
+            .map_err(explain)?;
         for address in servers.masters() {
             let server = servers.connection(&address).await.map_err(explain)?;
             check_server(&address, &server)?;
@@ -83,8 +84,8 @@ impl RedisStore {
             began: Instant::now(),
         };
         let quorum = match options.durability {
-            Durability::Redis => None,
-            Durability::Replicated { replicas, timeout } => {
+            RedisDurability::Redis => None,
+            RedisDurability::Replicated { replicas, timeout } => {
                 Some(Quorum { confirmations: confirmations(Purpose::Quorum, timeout), replicas })
             }
         };

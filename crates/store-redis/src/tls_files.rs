@@ -19,7 +19,7 @@ const MAX_KEY_FILE: u64 = 1024 * 1024;
 
 /// What is in the files, in PEM.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Certificates {
+pub(crate) struct PemContents {
     /// The authorities to trust; `None`: those of the operating system.
     pub(crate) authorities: Option<Vec<u8>>,
     /// Our certificate and its key.
@@ -28,32 +28,32 @@ pub(crate) struct Certificates {
 
 /// TLS: whom to trust, and who we are.
 #[derive(Clone)]
-pub(crate) struct Tls {
+pub(crate) struct RedisTls {
     files: ClientFiles,
     last: Arc<Mutex<LastRead>>,
 }
 
 struct LastRead {
-    certificates: Certificates,
+    certificates: PemContents,
     /// Why the files, as they are now, are not used.
     failure: Option<String>,
 }
 
-impl Tls {
+impl RedisTls {
     /// Reads the files.
     ///
     /// # Errors
     ///
     /// [`StoreError::Unusable`] names the file, and says what to change.
     pub(crate) fn open(files: ClientFiles) -> Result<Self, StoreError> {
-        let last = LastRead { certificates: Certificates::read(&files)?, failure: None };
+        let last = LastRead { certificates: PemContents::read(&files)?, failure: None };
         Ok(Self { files, last: Arc::new(Mutex::new(last)) })
     }
 
     /// Reads the files again. If they cannot be used it logs why, once, and returns what was read
     /// last.
-    pub(crate) fn current(&self) -> Certificates {
-        let read = Certificates::read(&self.files).map_err(|error| error.to_string());
+    pub(crate) fn current(&self) -> PemContents {
+        let read = PemContents::read(&self.files).map_err(|error| error.to_string());
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let failure = match read {
             Ok(new) if new == last.certificates || new.belong_together() => {
@@ -76,7 +76,7 @@ impl Tls {
     }
 }
 
-impl Certificates {
+impl PemContents {
     fn read(files: &ClientFiles) -> Result<Self, StoreError> {
         let authorities = files.authorities.as_deref().map(read_authorities).transpose()?;
         let identity = match (&files.certificate, &files.key) {

@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use mtimer_store::op::ScheduleAnswer;
 use mtimer_store::{Answer, Batch, LaneError, Store};
 use mtimer_store_redis::test_support::{Proxy, Server};
-use mtimer_store_redis::{Options, RedisStore};
+use mtimer_store_redis::{RedisOptions, RedisStore};
 use mtimer_types::{PartitionId, Timer};
 use support::lines::Lines;
 use support::owner::{Owner, PARTITION, connect, now, schedule, timer, try_acquire_of};
@@ -40,7 +40,7 @@ impl Site {
     }
 
     async fn connect(&self) -> Arc<RedisStore> {
-        connect(Options::new([self.master.url(), self.replica.url()], "t")).await
+        connect(RedisOptions::new([self.master.url(), self.replica.url()], "t")).await
     }
 
     /// Whether an owner waits for the replica and has written nothing yet.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mtimer_store::{Answer, Health, LaneError, ScheduleAnswer, Store};
 use mtimer_store_redis::test_support::TestCluster;
-use mtimer_store_redis::{Options, RedisStore};
+use mtimer_store_redis::{RedisOptions, RedisStore};
 use mtimer_types::{Target, Time, Timer};
 use support::owner::{Owner, PARTITION, ack, acquire, connect, dest, keyed, now, schedule, timer};
 
@@ -15,7 +15,7 @@ const WITHIN: Duration = Duration::from_secs(60);
 const NEW: Answer = Answer::Schedule(ScheduleAnswer::Scheduled { new: true, replaced: None });
 
 async fn owner(cluster: &TestCluster) -> Owner {
-    Owner::of(connect(Options::new(cluster.urls()[..1].to_vec(), "t")).await).await
+    Owner::of(connect(RedisOptions::new(cluster.urls()[..1].to_vec(), "t")).await).await
 }
 
 /// Timers that are due from `first` on, one every 700 ms, every fifth of them with a key.
@@ -31,7 +31,7 @@ fn timers(name: &str, first: Time, n: u64) -> Vec<Timer> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_is_recognised_by_asking() {
     let cluster = TestCluster::start();
-    let store = RedisStore::connect(Options::new(cluster.urls()[2..].to_vec(), "t")).await.unwrap();
+    let store = RedisStore::connect(RedisOptions::new(cluster.urls()[2..].to_vec(), "t")).await.unwrap();
     assert_eq!(store.info().kind, "redis-cluster");
     assert_eq!(store.clocks().len(), 3);
 }
@@ -39,7 +39,7 @@ async fn a_cluster_is_recognised_by_asking() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_hangs_costs_its_own_clock_only() {
     let cluster = TestCluster::start();
-    let store = RedisStore::connect(Options::new(cluster.urls(), "t")).await.unwrap();
+    let store = RedisStore::connect(RedisOptions::new(cluster.urls(), "t")).await.unwrap();
     let hung = cluster.nodes[1].address();
     for frozen in [false, true] {
         if frozen {
@@ -176,7 +176,7 @@ async fn a_lane_leaves_a_master_that_is_cut_off_from_its_cluster() {
     let old = cluster.node_of(KEY);
     let replica = cluster.add_replica(old);
     cluster.wait_until_listed(&replica);
-    let owner = Owner::of(connect(Options::new(cluster.urls(), "t")).await).await;
+    let owner = Owner::of(connect(RedisOptions::new(cluster.urls(), "t")).await).await;
     let timers = timers("a", now(), 20);
     owner.apply(timers.iter().map(schedule).collect()).await;
     cluster.isolate(old);

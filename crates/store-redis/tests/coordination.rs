@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mtimer_store::{Campaigned, Candidate, Coordination, Lease, Store, StoreError, StoreFuture};
-use mtimer_store_redis::Options;
+use mtimer_store_redis::RedisOptions;
 use mtimer_store_redis::test_support::{Server, TestCluster};
 use mtimer_types::{PartitionId, Term};
 use support::owner::connect;
@@ -24,7 +24,7 @@ fn lease(term: Term) -> Lease {
     Lease { address: ADDRESS.into(), incarnation: 7, term }
 }
 
-async fn coordination(options: Options) -> Arc<dyn Coordination> {
+async fn coordination(options: RedisOptions) -> Arc<dyn Coordination> {
     connect(options).await.coordination().expect("several brokers can share Redis")
 }
 
@@ -49,7 +49,7 @@ async fn win(store: &Arc<dyn Coordination>) -> Lease {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_keys_share_the_clusters_hash_slot() {
     let server = Server::start();
-    let store = coordination(Options::new([server.url()], "t")).await;
+    let store = coordination(RedisOptions::new([server.url()], "t")).await;
     let lease = win(&store).await;
     assert!(sure(|| store.publish(lease.clone(), Bytes::from_static(b"x"))).await);
     assert_eq!(server.call::<String>(&["GET", "leader:{t}"]), format!("{ADDRESS} 7 {}", lease.term.0));
@@ -61,7 +61,7 @@ async fn three_keys_share_the_clusters_hash_slot() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_strangers_value_is_shown_and_left_alone() {
     let server = Server::start();
-    let store = coordination(Options::new([server.url()], "t")).await;
+    let store = coordination(RedisOptions::new([server.url()], "t")).await;
     let long = "\u{e4}".repeat(300);
     for (value, shown) in [
         ("hello", "hello"),
@@ -99,7 +99,7 @@ async fn a_strangers_value_is_shown_and_left_alone() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_address_with_spaces_is_refused() {
     let server = Server::start();
-    let store = coordination(Options::new([server.url()], "t")).await;
+    let store = coordination(RedisOptions::new([server.url()], "t")).await;
     for bad in ["", "a b", "a\n1 2"] {
         let why = store.campaign(candidate(bad)).await.unwrap_err();
         assert!(matches!(&why, StoreError::Unusable(w) if w.contains("host:port")), "{why}");
@@ -110,7 +110,7 @@ async fn an_address_with_spaces_is_refused() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scripts_that_were_lost_are_loaded_again() {
     let server = Server::start();
-    let store = coordination(Options::new([server.url()], "t")).await;
+    let store = coordination(RedisOptions::new([server.url()], "t")).await;
     let lease = win(&store).await;
     server.call::<()>(&["SCRIPT", "FLUSH"]);
     assert!(sure(|| store.renew(lease.clone(), LONG)).await);
@@ -119,7 +119,7 @@ async fn scripts_that_were_lost_are_loaded_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_was_stopped_is_found_again() {
     let mut server = Server::start();
-    let store = coordination(Options::new([server.url()], "t")).await;
+    let store = coordination(RedisOptions::new([server.url()], "t")).await;
     let old = win(&store).await;
     server.kill();
     let away = |answer: Result<bool, StoreError>| matches!(answer, Err(StoreError::Unavailable(_)));
@@ -139,7 +139,7 @@ async fn a_server_that_was_stopped_is_found_again() {
 async fn a_server_that_hangs_holds_nobody_up() {
     let server = Server::start();
     let slow_lanes =
-        Options { answer_within: Duration::from_secs(3_600), ..Options::new([server.url()], "t") };
+        RedisOptions { answer_within: Duration::from_secs(3_600), ..RedisOptions::new([server.url()], "t") };
     let store = coordination(slow_lanes).await;
     let lease = win(&store).await;
     server.freeze();
@@ -160,7 +160,8 @@ async fn a_server_that_hangs_holds_nobody_up() {
 async fn the_partitions_of_a_dead_node_cannot_be_reached() {
     let mut cluster = TestCluster::start();
     // One address is enough: the rest is found.
-    let options = Options { partitions: Some(100), ..Options::new(cluster.urls()[..1].to_vec(), "t") };
+    let options =
+        RedisOptions { partitions: Some(100), ..RedisOptions::new(cluster.urls()[..1].to_vec(), "t") };
     let store = coordination(options).await;
     while store.unreachable().await != Ok(vec![]) {}
     let dead = 1;
@@ -180,7 +181,7 @@ async fn the_partitions_of_a_dead_node_cannot_be_reached() {
 async fn the_lease_follows_its_hash_slot() {
     const KEY: &str = "leader:{t}";
     let cluster = TestCluster::start();
-    let store = coordination(Options::new(cluster.urls()[..1].to_vec(), "t")).await;
+    let store = coordination(RedisOptions::new(cluster.urls()[..1].to_vec(), "t")).await;
     let lease = win(&store).await;
     let from = cluster.node_of(KEY);
     let to = (from + 1) % 3;
@@ -202,7 +203,7 @@ async fn the_lease_survives_the_failover_of_its_master() {
     let cluster = TestCluster::start();
     let master = cluster.node_of(KEY);
     let replica = cluster.add_replica(master);
-    let store = coordination(Options::new(cluster.urls()[..1].to_vec(), "t")).await;
+    let store = coordination(RedisOptions::new(cluster.urls()[..1].to_vec(), "t")).await;
     let old = win(&store).await;
     let failing = &cluster.nodes[master];
     while failing.call::<i64>(&["WAIT", "1", "1000"]) < 1 {}

@@ -5,7 +5,7 @@
 mod support;
 
 use mtimer_store::{Answer, Batch, Op, Refusal, RequestId, ScheduleAnswer, Store, Verdict};
-use mtimer_store_redis::Options;
+use mtimer_store_redis::RedisOptions;
 use mtimer_store_redis::test_support::Server;
 use mtimer_types::Target;
 use support::lines::Lines;
@@ -54,7 +54,7 @@ async fn a_server_that_may_evict_gets_no_new_timers_until_it_is_mended() {
 async fn a_promoted_replica_that_may_evict_gets_no_new_timers() {
     let mut master = Server::start();
     let replica = master.add_replica();
-    let store = connect(Options::new([master.url(), replica.url()], "t")).await;
+    let store = connect(RedisOptions::new([master.url(), replica.url()], "t")).await;
     let owner = Owner::of(store).await;
     let first = timer(now() + 60_000, 5);
     assert_eq!(owner.one(schedule(&first)).await, NEW);

@@ -16,7 +16,7 @@ use mtimer_store_redis::test_support::{
     Sentinels, Server, ServerOptions, TestCluster, as_user, documented_rights, documented_sentinel_rights,
     user_with,
 };
-use mtimer_store_redis::{Durability, LogStatus, Options, RedisStore};
+use mtimer_store_redis::{LogStatus, RedisDurability, RedisOptions, RedisStore};
 use mtimer_types::{DeadReason, Mode, Target, Timer, TimerId};
 use support::lines::Lines;
 use support::owner::{Owner, PARTITION, ack, connect, keyed, now, schedule, timer, unique};
@@ -267,7 +267,7 @@ impl Plan {
 }
 
 async fn owner(site: &Site, log_bytes: usize) -> Owner {
-    Owner::of(connect(Options { log_bytes, ..Options::new(site.urls(), "t") }).await).await
+    Owner::of(connect(RedisOptions { log_bytes, ..RedisOptions::new(site.urls(), "t") }).await).await
 }
 
 /// Redis loses everything since a moment, and the owner writes it again.
@@ -339,7 +339,7 @@ async fn with_the_documented_rights_of_sentinels_and_servers_everything_can_be_s
     let user = format!("user mtimer on >hush {}", documented_sentinel_rights());
     let sentinel = Sentinels::start_one("shop", &server, &["user default off", &user]);
     let urls: Vec<String> = sentinel.urls().iter().map(|url| as_user(url)).collect();
-    let owner = Owner::of(connect(Options::new(urls, "t")).await).await;
+    let owner = Owner::of(connect(RedisOptions::new(urls, "t")).await).await;
     let plan = Plan::new();
     plan.prepare(&owner).await;
     plan.carry_out(&owner).await;
@@ -457,8 +457,9 @@ async fn what_a_demoted_master_says_is_answered_to_nobody() {
 }
 
 async fn replicated(site: &Site) -> Owner {
-    let durability = Durability::Replicated { replicas: 1, timeout: Duration::from_millis(200) };
-    let store: Arc<RedisStore> = connect(Options { durability, ..Options::new(site.urls(), "t") }).await;
+    let durability = RedisDurability::Replicated { replicas: 1, timeout: Duration::from_millis(200) };
+    let store: Arc<RedisStore> =
+        connect(RedisOptions { durability, ..RedisOptions::new(site.urls(), "t") }).await;
     assert_eq!(store.info().durability, "redis-replicated");
     Owner::of(store).await
 }

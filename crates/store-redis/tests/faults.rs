@@ -9,7 +9,7 @@ use mtimer_store::{
     Answer, Batch, CancelAnswer, DeadFilter, Health, LaneError, Load, Op, Refusal, RequestId,
     RescheduleAnswer, Retained, ScheduleAnswer, Store, Verdict,
 };
-use mtimer_store_redis::Options;
+use mtimer_store_redis::RedisOptions;
 use mtimer_store_redis::test_support::{Proxy, Server, ServerOptions};
 use mtimer_types::{DeadReason, Destination, KeyPolicy, Mode, SlotWidth, Target, Time, Timer, TimerId};
 use support::owner::{Owner, PARTITION, ack, acquire, connect, dest, keyed, now, schedule, timer, unique};
@@ -372,7 +372,7 @@ async fn too_few_replicas_to_write_refuses_what_adds_and_holds_the_rest() {
 async fn a_master_that_takes_no_writes_is_left_once_its_replica_was_promoted() {
     let master = Server::start();
     let replica = master.add_replica();
-    let owner = Owner::of(connect(Options::new([master.url(), replica.url()], "t")).await).await;
+    let owner = Owner::of(connect(RedisOptions::new([master.url(), replica.url()], "t")).await).await;
     let first = timer(now() + 60_000, 5);
     assert_eq!(owner.one(schedule(&first)).await, NEW);
     // A replica without the acquisition is one of an earlier owner.
@@ -434,7 +434,7 @@ async fn a_server_that_was_restarted_keeps_what_was_answered_and_the_lane_goes_o
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_log_a_store_that_went_back_in_time_is_noticed() {
     let server = Server::start();
-    let options = Options { log_bytes: 0, ..Options::new([server.url()], "t") };
+    let options = RedisOptions { log_bytes: 0, ..RedisOptions::new([server.url()], "t") };
     let owner = Owner::of(connect(options).await).await;
     owner.one(schedule(&timer(now(), 5))).await;
     let seq: u64 = server.call(&["HGET", "owner:{2}:t", "s"]);

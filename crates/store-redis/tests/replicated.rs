@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mtimer_store::{Answer, Batch, Health, Op, Refusal, RequestId, ScheduleAnswer, Store, StoreError};
 use mtimer_store_redis::test_support::{Proxy, Server, ServerOptions};
-use mtimer_store_redis::{Durability, Options, RedisStore};
+use mtimer_store_redis::{RedisDurability, RedisOptions, RedisStore};
 use mtimer_types::{Target, TimerId};
 use support::owner::{Owner, PARTITION, ack, connect, now, schedule, timer, unique};
 
@@ -34,8 +34,8 @@ async fn replicated_writes_wait_for_replicas() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let timeout = Duration::from_millis(300);
-    let durability = Durability::Replicated { replicas: 1, timeout };
-    let store = connect(Options { durability, ..Options::new([server.url()], "t") }).await;
+    let durability = RedisDurability::Replicated { replicas: 1, timeout };
+    let store = connect(RedisOptions { durability, ..RedisOptions::new([server.url()], "t") }).await;
     assert_eq!(store.info().durability, "redis-replicated");
     let owner = Owner::of(store).await;
     // A replica that is online may yet be reading what it was sent.
@@ -71,9 +71,9 @@ async fn replicated_writes_wait_for_replicas() {
 async fn an_unconfirmed_claim_that_was_recovered_holds_the_lane_and_does_not_end_it() {
     let server = Server::start();
     let proxy = Proxy::start(&server.address()).await;
-    let durability = Durability::Replicated { replicas: 1, timeout: Duration::from_millis(100) };
+    let durability = RedisDurability::Replicated { replicas: 1, timeout: Duration::from_millis(100) };
     let replica = replica_of(&server);
-    let store = connect(Options { durability, ..Options::new([proxy.url()], "t") }).await;
+    let store = connect(RedisOptions { durability, ..RedisOptions::new([proxy.url()], "t") }).await;
     let owner = Owner::of(store).await;
     let unsettled = Answer::Refused(Refusal::NotReplicated);
     while owner.one(schedule(&timer(now() + 60_000, 5))).await == unsettled {}
@@ -101,9 +101,9 @@ async fn an_unconfirmed_claim_that_was_recovered_holds_the_lane_and_does_not_end
 async fn what_was_filed_behind_an_unconfirmed_claim_is_loaded_after_a_cut() {
     let server = Server::start();
     let proxy = Proxy::start(&server.address()).await;
-    let durability = Durability::Replicated { replicas: 1, timeout: Duration::from_millis(100) };
+    let durability = RedisDurability::Replicated { replicas: 1, timeout: Duration::from_millis(100) };
     let replica = replica_of(&server);
-    let store = connect(Options { durability, ..Options::new([proxy.url()], "t") }).await;
+    let store = connect(RedisOptions { durability, ..RedisOptions::new([proxy.url()], "t") }).await;
     let owner = Owner::of(store).await;
     let unsettled = Answer::Refused(Refusal::NotReplicated);
     while owner.one(schedule(&timer(now() + 30_000, 5))).await == unsettled {}
@@ -133,8 +133,9 @@ async fn what_was_filed_behind_an_unconfirmed_claim_is_loaded_after_a_cut() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_full_store_refuses_does_not_count_as_stored() {
     let server = Server::start();
-    let durability = Durability::Replicated { replicas: 1, timeout: Duration::from_millis(50) };
-    let owner = Owner::of(connect(Options { durability, ..Options::new([server.url()], "t") }).await).await;
+    let durability = RedisDurability::Replicated { replicas: 1, timeout: Duration::from_millis(50) };
+    let owner =
+        Owner::of(connect(RedisOptions { durability, ..RedisOptions::new([server.url()], "t") }).await).await;
     let [stored, refused] = [1, 2].map(|n| timer(now() + 60_000 + n, 5));
     let not_replicated = Answer::Refused(Refusal::NotReplicated);
     assert_eq!(owner.one(schedule(&stored)).await, not_replicated);
@@ -152,7 +153,7 @@ fn user(server: &Server, wait: &str) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_user_who_may_not_wait_for_replicas_is_refused_at_the_start() {
     let server = Server::start();
-    let refused = RedisStore::connect(Options::new([user(&server, "-wait")], "t")).await.err();
+    let refused = RedisStore::connect(RedisOptions::new([user(&server, "-wait")], "t")).await.err();
     let Some(StoreError::Unusable(why)) = refused else { panic!("{refused:?}") };
     assert!(why.contains("wait") && why.contains("allow this user"), "{why}");
 }
@@ -163,8 +164,8 @@ async fn a_claim_that_cannot_be_confirmed_takes_the_lane_down_until_it_can() {
     let server = Server::start();
     let url = user(&server, "+wait");
     let _replica = replica_of(&server);
-    let durability = Durability::Replicated { replicas: 1, timeout: Duration::from_millis(100) };
-    let owner = Owner::of(connect(Options { durability, ..Options::new([url], "t") }).await).await;
+    let durability = RedisDurability::Replicated { replicas: 1, timeout: Duration::from_millis(100) };
+    let owner = Owner::of(connect(RedisOptions { durability, ..RedisOptions::new([url], "t") }).await).await;
     while owner.one(schedule(&timer(now() + 60_000, 5))).await == Answer::Refused(Refusal::NotReplicated) {}
     user(&server, "-wait");
     let ops = vec![schedule(&timer(now() + 60_000, 5))];

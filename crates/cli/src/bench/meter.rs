@@ -3,7 +3,7 @@
 //! Invariant: what cannot be known (another machine, another system, no Redis named) is `None`,
 //! never 0. Units: microseconds of processor time, bytes.
 
-use mtimer_store_redis::{Options, connect_to_masters};
+use mtimer_store_redis::{RedisOptions, connect_to_masters};
 use redis::aio::MultiplexedConnection;
 use redis::{RedisError, cmd};
 use serde::Serialize;
@@ -85,7 +85,7 @@ impl Reading {
 
 impl Meter {
     /// Processes of brokers, and how to enter Redis; without addresses there is none.
-    pub(super) async fn new(pids: Vec<u32>, redis: &Options) -> Result<Self, Failure> {
+    pub(super) async fn new(pids: Vec<u32>, redis: &RedisOptions) -> Result<Self, Failure> {
         let redis = if redis.urls.is_empty() { Vec::new() } else { connect_to_masters(redis).await? };
         Ok(Self { pids, redis })
     }

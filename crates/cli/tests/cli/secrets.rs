@@ -10,7 +10,7 @@ use std::time::Duration;
 use mtimer_broker::config::PartialConfig;
 use mtimer_broker::{AccessOptions, PeerToken};
 use mtimer_client::{Client, TlsOptions};
-use mtimer_store_redis::Options;
+use mtimer_store_redis::RedisOptions;
 use mtimer_store_redis::test_support::{Server, ServerOptions};
 use mtimer_tls::test_support::{Authority, Issued};
 use serde_json::Value;
@@ -293,8 +293,8 @@ fn raw_passwords(planted: &Planted, seen: &mut Seen) {
         seen.debug("PartialConfig", &partial);
         seen.debug("Config", &partial.resolve().unwrap());
         let urls = |separator: char| url.split(separator).map(str::to_owned).collect::<Vec<_>>();
-        seen.debug("store options", &Options::new(urls(','), "test"));
-        seen.debug("store options", &Options::new([url], "test"));
+        seen.debug("store options", &RedisOptions::new(urls(','), "test"));
+        seen.debug("store options", &RedisOptions::new([url], "test"));
     }
 }
 
@@ -311,7 +311,7 @@ fn options(planted: &Planted, token: &str, seen: &mut Seen) {
     seen.debug("BrokerOptions", &config.broker);
     let peer_token = PeerToken::Value(planted.peer.clone());
     seen.debug("AccessOptions", &AccessOptions { peer_token, ..AccessOptions::default() });
-    seen.debug("store options", &Options::new([url.clone()], "test"));
+    seen.debug("store options", &RedisOptions::new([url.clone()], "test"));
     let key = fs::read_to_string(&planted.issued.key).unwrap();
     let certificate = fs::read_to_string(&planted.issued.certificate).unwrap();
     let tls = TlsOptions::ca_pem(certificate.clone()).certificate_pem(certificate, key);

@@ -32,8 +32,8 @@ use super::secret::{KeyedHash, Secret};
 pub(crate) const FULL: u32 = 128;
 /// Bytes after which a slot is full: reading one stays below a millisecond.
 const FULL_BYTES: u32 = 64 << 10;
-/// Bytes that a slot is taken to hold that a former owner has filled: each takeover may add as many
-/// to it, until it has [`FULL`] timers.
+/// Assumed bytes of a slot filled by a previous owner. So each takeover may add as many, until the
+/// slot has [`FULL`] timers.
 const FOUND_BYTES: u32 = FULL_BYTES / 2;
 /// A wide slot with more than so many full siblings' contents is dense.
 const DENSE: u64 = 5;
@@ -52,7 +52,7 @@ const STEP_BYTES: u32 = 256 << 10;
 
 /// What a load does next.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Step {
+pub(crate) enum LoadStep {
     /// Read these slots whole and move them to the copy; then [`Catalog::read_whole`].
     Read(Vec<SlotKey>),
     /// Move the timers of these slots, siblings, to slots of [`Catalog::split_width`] or narrower.
@@ -63,7 +63,7 @@ pub(crate) enum Step {
 
 /// Where a timer is filed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Place {
+pub(crate) struct Placement {
     /// In this slot. It may be the one in which the timer is already.
     pub(crate) slot: SlotKey,
     /// It is one of those in which the timer is looked for, at the fire time that is in its id: it
@@ -108,7 +108,7 @@ impl Slot {
     }
 }
 
-/// See the module. Of a partition without timers to begin with.
+/// See the module. Starts empty.
 #[derive(Debug)]
 pub(crate) struct Catalog {
     secret: Secret,
@@ -158,13 +158,13 @@ impl Catalog {
         }
     }
 
-    /// Whether [`Catalog::candidates`] rules out for this slot whatever is not in it.
+    /// Whether every id in this slot is known.
     pub(crate) fn knows_ids(&self, slot: SlotKey) -> bool {
         self.slots.get(&slot).is_none_or(|entry| entry.ids.is_known())
     }
 
-    /// The slots in which a timer may be that has no entry in `moved`, those first that almost
-    /// certainly have it. Mostly none of a new timer, and one of a stored one.
+    /// The slots in which a timer without an entry in `moved` may be, most likely slot first.
+    /// Mostly none for a new timer, and one for a stored one.
     pub(crate) fn candidates(&self, id: TimerId) -> Vec<SlotKey> {
         let timer = Placed { id, hash: self.secret.id(id), fire: id.birth_due() };
         let (mut likely, mut unknown) = (Vec::new(), Vec::new());
@@ -182,7 +182,7 @@ impl Catalog {
         likely
     }
 
-    /// Up to which level there are slots among a timer's candidates.
+    /// Number of sibling levels in use.
     fn levels_in_use(&self, timer: Placed, width: SlotWidth) -> usize {
         let start = width.start_of(timer.fire).as_ms();
         let last = self.group((0, width, start)).next_back();
@@ -200,7 +200,7 @@ impl Catalog {
         width: SlotWidth,
         size: usize,
         turn: &mut Placements,
-    ) -> Place {
+    ) -> Placement {
         let timer = Placed { id, hash: self.secret.id(id), fire };
         let slot = self.choose(timer, track, width);
         let size = u32::try_from(size).unwrap_or(u32::MAX);
@@ -211,7 +211,7 @@ impl Catalog {
         turn.placed.push((slot, timer.hash, size));
         self.add(slot, timer.hash, fire.as_ms(), size);
         let is_implied = track == 0 && fire == id.birth_due() && slot.width <= id.birth_width();
-        Place { slot, is_implied }
+        Placement { slot, is_implied }
     }
 
     fn choose(&self, timer: Placed, track: u8, width: SlotWidth) -> SlotKey {
@@ -254,7 +254,7 @@ impl Catalog {
         self.set_need(slot, need);
     }
 
-    /// The apply of these placements has not, and will not, put anything anywhere.
+    /// Undoes placements whose apply failed.
     pub(crate) fn abandon(&mut self, turn: Placements) {
         for (slot, id, size) in turn.placed {
             self.take_out(slot, [id], Some(size));
@@ -266,8 +266,8 @@ impl Catalog {
         }
     }
 
-    /// These timers, which were in a slot, are not any more. A slot is forgotten with the last of
-    /// what it was known to have; its index entry has gone with its contents.
+    /// Removes timers; drops the slot with its last timer if all its ids are known: its index entry
+    /// has gone with its contents.
     pub(crate) fn removed(&mut self, slot: SlotKey, ids: impl IntoIterator<Item = TimerId>) {
         let secret = self.secret;
         self.take_out(slot, ids.into_iter().map(|id| secret.id(id)), None);
@@ -321,13 +321,13 @@ impl Catalog {
     }
 
     /// What to load next, up to `until`: a bounded number of timers and bytes.
-    pub(crate) fn step(&self, until: Time) -> Step {
+    pub(crate) fn step(&self, until: Time) -> LoadStep {
         let mut read: Vec<SlotKey> = Vec::new();
         let (mut timers, mut bytes) = (0, 0);
         for (_, slot) in self.needs.iter().take_while(|(need, _)| *need <= until.as_ms()) {
             if self.is_dense(window(*slot)) {
                 if read.is_empty() {
-                    return Step::Split(self.to_split(window(*slot)));
+                    return LoadStep::Split(self.to_split(window(*slot)));
                 }
                 break;
             }
@@ -339,7 +339,7 @@ impl Catalog {
             }
             read.push(*slot);
         }
-        if read.is_empty() { Step::Done } else { Step::Read(read) }
+        if read.is_empty() { LoadStep::Done } else { LoadStep::Read(read) }
     }
 
     /// Siblings of a dense slot that begins soon behind `until`, to be split next, so that little
@@ -353,7 +353,7 @@ impl Catalog {
     }
 
     /// Wide slots that start at `start` or before.
-    fn wide_windows(&self, start: u64) -> impl Iterator<Item = Window> {
+    fn wide_windows(&self, start: u64) -> impl Iterator<Item = SiblingWindow> {
         let wide = SlotWidth::ALL.into_iter().filter(|width| *width != SlotWidth::Second);
         let all = wide.flat_map(|width| (0..TRACKS).map(move |track| (track, width)));
         let slots = all.flat_map(move |(track, width)| {
@@ -364,7 +364,7 @@ impl Catalog {
         slots.filter(move |window| last.replace(*window) != Some(*window))
     }
 
-    fn to_split(&self, window: Window) -> Vec<SlotKey> {
+    fn to_split(&self, window: SiblingWindow) -> Vec<SlotKey> {
         // Not those that are loaded: what could not be moved out of them stays there.
         let needed = self.group(window).filter(|(_, entry)| entry.need.is_some());
         needed.map(|(slot, _)| slot).take(DENSE as usize).collect()
@@ -418,19 +418,19 @@ impl Catalog {
         }
     }
 
-    fn group(&self, of: Window) -> impl DoubleEndedIterator<Item = (SlotKey, &Slot)> {
+    fn group(&self, of: SiblingWindow) -> impl DoubleEndedIterator<Item = (SlotKey, &Slot)> {
         let at = |sibling| SlotKey { track: of.0, width: of.1, start: of.2, sibling };
         self.slots.range(at(0)..=at(u32::MAX)).map(|(slot, entry)| (*slot, entry))
     }
 
     /// Timers and bytes of all siblings.
-    fn contents(&self, of: Window) -> (u64, u64) {
+    fn contents(&self, of: SiblingWindow) -> (u64, u64) {
         let add =
             |sum: (u64, u64), entry: &Slot| (sum.0 + u64::from(entry.timers), sum.1 + u64::from(entry.bytes));
         self.group(of).fold((0, 0), |sum, (_, entry)| add(sum, entry))
     }
 
-    fn is_dense(&self, of: Window) -> bool {
+    fn is_dense(&self, of: SiblingWindow) -> bool {
         if of.1 == SlotWidth::Second {
             return false;
         }
@@ -440,9 +440,9 @@ impl Catalog {
 }
 
 /// Track, width and start: what siblings have in common.
-type Window = (u8, SlotWidth, u64);
+type SiblingWindow = (u8, SlotWidth, u64);
 
-const fn window(slot: SlotKey) -> Window {
+const fn window(slot: SlotKey) -> SiblingWindow {
     (slot.track, slot.width, slot.start)
 }
 

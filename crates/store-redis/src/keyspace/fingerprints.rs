@@ -5,7 +5,7 @@
 //! with a probability of n/2^24 for n fields: less than 1 in 10,000. With 16 bits nearly every turn
 //! of a few hundred new timers read something in vain.
 
-use super::keys::Bucket;
+use super::keys::OutcomeBucket;
 use super::secret::{KeyedHash, SHARDS};
 
 /// Fields of a hash that are remembered; of one that has more nothing is known.
@@ -173,11 +173,11 @@ const BUCKETS: usize = 4;
 #[derive(Debug)]
 pub(crate) struct EndedFilter {
     /// By bucket, ascending: those with outcomes.
-    buckets: Vec<(Bucket, LargeFilter)>,
+    buckets: Vec<(OutcomeBucket, LargeFilter)>,
     /// All buckets from this one on are known.
-    known_from: Bucket,
+    known_from: OutcomeBucket,
     /// Earlier buckets that are known: they were empty.
-    found_empty: Vec<Bucket>,
+    found_empty: Vec<OutcomeBucket>,
     /// [`Self::begin`] was called: the owner's clock is known.
     is_begun: bool,
 }
@@ -186,35 +186,35 @@ impl EndedFilter {
     /// Of an owner that acquires its partition in this bucket, by the store's clock. The clock of
     /// the owner before it was not ahead by more than a bucket of that, or of this owner's
     /// ([`Self::begin`]).
-    pub(crate) const fn new(acquired: Bucket) -> Self {
-        let known_from = Bucket(acquired.0 + 2);
+    pub(crate) const fn new(acquired: OutcomeBucket) -> Self {
+        let known_from = OutcomeBucket(acquired.0 + 2);
         Self { buckets: Vec::new(), known_from, found_empty: Vec::new(), is_begun: false }
     }
 
     /// The buckets to look at after an acquisition, in which outcomes may be that still count.
-    pub(crate) fn to_look_at(&self) -> impl Iterator<Item = Bucket> + use<> {
-        let Bucket(known_from) = self.known_from;
-        (known_from.saturating_sub(3)..known_from).map(Bucket)
+    pub(crate) fn to_look_at(&self) -> impl Iterator<Item = OutcomeBucket> + use<> {
+        let OutcomeBucket(known_from) = self.known_from;
+        (known_from.saturating_sub(3)..known_from).map(OutcomeBucket)
     }
 
     /// A bucket was empty when the partition was this owner's already.
-    pub(crate) fn found_empty(&mut self, bucket: Bucket) {
+    pub(crate) fn found_empty(&mut self, bucket: OutcomeBucket) {
         self.found_empty.push(bucket);
     }
 
-    fn knows(&self, bucket: Bucket) -> bool {
+    fn knows(&self, bucket: OutcomeBucket) -> bool {
         bucket >= self.known_from || self.found_empty.contains(&bucket)
     }
 
     /// Takes in the bucket of the owner's clock at its first turn; later calls change nothing.
-    pub(crate) fn begin(&mut self, first: Bucket) {
+    pub(crate) fn begin(&mut self, first: OutcomeBucket) {
         if !std::mem::replace(&mut self.is_begun, true) {
-            self.known_from = self.known_from.max(Bucket(first.0 + 2));
+            self.known_from = self.known_from.max(OutcomeBucket(first.0 + 2));
         }
     }
 
     /// An outcome is, or is about to be, in a bucket.
-    pub(crate) fn add(&mut self, bucket: Bucket, field: KeyedHash) {
+    pub(crate) fn add(&mut self, bucket: OutcomeBucket, field: KeyedHash) {
         if !self.knows(bucket) {
             return;
         }
@@ -231,14 +231,14 @@ impl EndedFilter {
         }
         if self.buckets.len() > BUCKETS {
             let (oldest, _) = self.buckets.remove(0);
-            self.known_from = self.known_from.max(Bucket(oldest.0 + 1));
+            self.known_from = self.known_from.max(OutcomeBucket(oldest.0 + 1));
             self.found_empty.retain(|bucket| *bucket > oldest);
         }
     }
 
     /// Whether an outcome may be in a bucket.
-    pub(crate) fn may_have(&self, bucket: Bucket, field: KeyedHash) -> bool {
-        let has = |(b, fields): &(Bucket, LargeFilter)| *b == bucket && fields.may_have(field);
+    pub(crate) fn may_have(&self, bucket: OutcomeBucket, field: KeyedHash) -> bool {
+        let has = |(b, fields): &(OutcomeBucket, LargeFilter)| *b == bucket && fields.may_have(field);
         !self.knows(bucket) || self.buckets.iter().any(has)
     }
 }
@@ -343,53 +343,53 @@ mod tests {
 
     #[test]
     fn buckets_that_began_before_the_acquisition_are_unknown() {
-        let mut ended = EndedFilter::new(Bucket(100));
-        assert!((98..102).all(|b| ended.may_have(Bucket(b), hash(1))));
-        ended.add(Bucket(100), hash(2));
-        ended.add(Bucket(102), hash(2));
-        assert!(ended.may_have(Bucket(101), hash(1)) && ended.may_have(Bucket(102), hash(2)));
-        assert!(!ended.may_have(Bucket(102), hash(1)) && !ended.may_have(Bucket(103), hash(2)));
+        let mut ended = EndedFilter::new(OutcomeBucket(100));
+        assert!((98..102).all(|b| ended.may_have(OutcomeBucket(b), hash(1))));
+        ended.add(OutcomeBucket(100), hash(2));
+        ended.add(OutcomeBucket(102), hash(2));
+        assert!(ended.may_have(OutcomeBucket(101), hash(1)) && ended.may_have(OutcomeBucket(102), hash(2)));
+        assert!(!ended.may_have(OutcomeBucket(102), hash(1)) && !ended.may_have(OutcomeBucket(103), hash(2)));
         // What is forgotten is unknown, also to a clock that goes back.
-        (103..107).for_each(|b| ended.add(Bucket(b), hash(b)));
-        assert!(ended.may_have(Bucket(102), hash(1)) && !ended.may_have(Bucket(103), hash(1)));
-        assert!((103..107).all(|b| ended.may_have(Bucket(b), hash(b))));
-        ended.add(Bucket(102), hash(7));
+        (103..107).for_each(|b| ended.add(OutcomeBucket(b), hash(b)));
+        assert!(ended.may_have(OutcomeBucket(102), hash(1)) && !ended.may_have(OutcomeBucket(103), hash(1)));
+        assert!((103..107).all(|b| ended.may_have(OutcomeBucket(b), hash(b))));
+        ended.add(OutcomeBucket(102), hash(7));
         assert_eq!(ended.buckets.len(), BUCKETS);
     }
 
     #[test]
     fn a_bucket_that_was_found_empty_is_known_until_it_is_forgotten() {
-        let mut ended = EndedFilter::new(Bucket(100));
-        assert_eq!(ended.to_look_at().collect::<Vec<_>>(), [99, 100, 101].map(Bucket));
-        ended.found_empty(Bucket(100));
-        assert!([99, 101].iter().all(|b| ended.may_have(Bucket(*b), hash(1))));
-        assert!(!ended.may_have(Bucket(100), hash(1)));
-        ended.add(Bucket(100), hash(2));
-        assert!(ended.may_have(Bucket(100), hash(2)) && !ended.may_have(Bucket(100), hash(1)));
-        (102..106).for_each(|b| ended.add(Bucket(b), hash(b)));
-        assert!(ended.may_have(Bucket(100), hash(1)) && !ended.may_have(Bucket(102), hash(1)));
+        let mut ended = EndedFilter::new(OutcomeBucket(100));
+        assert_eq!(ended.to_look_at().collect::<Vec<_>>(), [99, 100, 101].map(OutcomeBucket));
+        ended.found_empty(OutcomeBucket(100));
+        assert!([99, 101].iter().all(|b| ended.may_have(OutcomeBucket(*b), hash(1))));
+        assert!(!ended.may_have(OutcomeBucket(100), hash(1)));
+        ended.add(OutcomeBucket(100), hash(2));
+        assert!(ended.may_have(OutcomeBucket(100), hash(2)) && !ended.may_have(OutcomeBucket(100), hash(1)));
+        (102..106).for_each(|b| ended.add(OutcomeBucket(b), hash(b)));
+        assert!(ended.may_have(OutcomeBucket(100), hash(1)) && !ended.may_have(OutcomeBucket(102), hash(1)));
     }
 
     #[test]
     fn an_owner_whose_clock_is_ahead_of_the_stores_knows_only_what_begins_behind_it() {
-        let mut ended = EndedFilter::new(Bucket(100));
-        ended.begin(Bucket(107));
-        ended.begin(Bucket(300));
-        assert!(ended.may_have(Bucket(108), hash(1)) && !ended.may_have(Bucket(109), hash(1)));
-        let mut ended = EndedFilter::new(Bucket(100));
-        ended.begin(Bucket(90));
-        assert!(ended.may_have(Bucket(101), hash(1)) && !ended.may_have(Bucket(102), hash(1)));
+        let mut ended = EndedFilter::new(OutcomeBucket(100));
+        ended.begin(OutcomeBucket(107));
+        ended.begin(OutcomeBucket(300));
+        assert!(ended.may_have(OutcomeBucket(108), hash(1)) && !ended.may_have(OutcomeBucket(109), hash(1)));
+        let mut ended = EndedFilter::new(OutcomeBucket(100));
+        ended.begin(OutcomeBucket(90));
+        assert!(ended.may_have(OutcomeBucket(101), hash(1)) && !ended.may_have(OutcomeBucket(102), hash(1)));
     }
 
     #[test]
     fn a_bucket_is_bounded() {
-        let mut ended = EndedFilter::new(Bucket(0));
-        let add = |ended: &mut EndedFilter, n| ended.add(Bucket(5), hash(n));
+        let mut ended = EndedFilter::new(OutcomeBucket(0));
+        let add = |ended: &mut EndedFilter, n| ended.add(OutcomeBucket(5), hash(n));
         (0..30_000).for_each(|n| add(&mut ended, n));
         // The same again costs nothing.
         (0..30_000).for_each(|n| add(&mut ended, n));
         let mistaken = |ended: &EndedFilter| {
-            (1 << 20..(1 << 20) + 10_000).filter(|n| ended.may_have(Bucket(5), hash(*n))).count()
+            (1 << 20..(1 << 20) + 10_000).filter(|n| ended.may_have(OutcomeBucket(5), hash(*n))).count()
         };
         assert!(mistaken(&ended) < 10, "{}", mistaken(&ended));
         (30_000..200_000).for_each(|n| add(&mut ended, n));

@@ -134,7 +134,7 @@ pub(crate) enum HashKey {
     /// Application key to the id that it names.
     AppKeys,
     /// Id, or request, to the outcome that is remembered of it.
-    Ended(Bucket),
+    Ended(OutcomeBucket),
 }
 
 /// The listings, in the order in which a turn writes them: what announces a park before the park.
@@ -154,9 +154,9 @@ pub(crate) enum ListingKey {
 
 /// A span of the cluster clock whose outcomes are remembered in one hash.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(crate) struct Bucket(pub(crate) u64);
+pub(crate) struct OutcomeBucket(pub(crate) u64);
 
-impl Bucket {
+impl OutcomeBucket {
     /// The bucket into which an outcome of `now` is written.
     pub(crate) const fn of(now: Time) -> Self {
         Self(now.as_ms() / BUCKET_MS)
@@ -273,7 +273,7 @@ mod tests {
             keys.listing(ListingKey::Park),
             keys.hash(HashKey::Moved(3)),
             keys.hash(HashKey::AppKeys),
-            keys.hash(HashKey::Ended(Bucket(5))),
+            keys.hash(HashKey::Ended(OutcomeBucket(5))),
             keys.index(IndexKey::Copy),
             keys.hash(HashKey::Slot(slot)),
         ];
@@ -283,10 +283,10 @@ mod tests {
     #[test]
     fn an_outcome_is_looked_for_where_it_was_written_as_long_as_it_counts() {
         for written in [0, 1, 29_999, 30_000, 1_700_000_012_345] {
-            let bucket = Bucket::of(Time::from_ms(written));
+            let bucket = OutcomeBucket::of(Time::from_ms(written));
             for later in [0, 1, 15_000, 30_000] {
                 let now = Time::from_ms(written + later);
-                assert!(Bucket::around(now).contains(&bucket));
+                assert!(OutcomeBucket::around(now).contains(&bucket));
                 assert!(bucket.expires() > now);
             }
         }

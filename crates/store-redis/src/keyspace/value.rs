@@ -48,8 +48,8 @@ pub(crate) enum Location {
     Slot {
         /// Which.
         slot: SlotKey,
-        /// See [`super::catalog::Place::is_implied`]; and its first attempt is to come, and was not
-        /// stopped.
+        /// See [`super::catalog::Placement::is_implied`]; and its first attempt is to come, and was
+        /// not stopped.
         is_implied: bool,
     },
     /// In its entry in `moved`.

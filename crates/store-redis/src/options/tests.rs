@@ -2,27 +2,27 @@ use std::path::PathBuf;
 
 use super::*;
 
-fn why(options: &Options) -> String {
+fn why(options: &RedisOptions) -> String {
     options.check().unwrap_err().to_string()
 }
 
 #[test]
 fn addresses_are_read() {
-    let options = Options::new(["redis://u:p@10.0.0.1:7000/3", "redis://u:p@[::1]/3"], "c");
+    let options = RedisOptions::new(["redis://u:p@10.0.0.1:7000/3", "redis://u:p@[::1]/3"], "c");
     let (seeds, access) = options.check().unwrap();
     assert_eq!(seeds, Seeds::Servers(["10.0.0.1:7000", "[::1]:6379"].map(str::to_owned).to_vec()));
     assert_eq!((access.user.as_deref(), access.password.as_deref(), access.db), (Some("u"), Some("p"), 3));
     assert!(!access.resp3 && access.tls.is_none());
-    let (seeds, access) = Options::new(["unix:///run/r.sock?db=2&pass=p"], "c").check().unwrap();
+    let (seeds, access) = RedisOptions::new(["unix:///run/r.sock?db=2&pass=p"], "c").check().unwrap();
     assert_eq!((seeds, access.db), (Seeds::Servers(vec!["/run/r.sock".to_owned()]), 2));
     assert_eq!(access.password.as_deref(), Some("p"));
-    let (_, access) = Options::new(["rediss://h:1?protocol=resp3"], "c").check().unwrap();
+    let (_, access) = RedisOptions::new(["rediss://h:1?protocol=resp3"], "c").check().unwrap();
     assert!(access.resp3 && access.tls.is_some());
 }
 
 #[test]
 fn addresses_of_sentinels_are_read() {
-    let read = |urls: &[&str]| Options::new(urls.iter().copied(), "c").check().unwrap();
+    let read = |urls: &[&str]| RedisOptions::new(urls.iter().copied(), "c").check().unwrap();
     let sentinels =
         |all: &[&str]| Seeds::Sentinels(all.iter().map(|a| (*a).to_owned()).collect(), "shop".to_owned());
     let (seeds, access) =
@@ -34,12 +34,13 @@ fn addresses_of_sentinels_are_read() {
     assert_eq!((access.user.as_deref(), access.password.as_deref()), (Some("u"), Some("p?")));
     assert!(access.db == 3 && access.resp3 && access.tls.is_some());
     for url in ["redis-sentinel://s1", "redis-sentinel://u:secret@s1/1?master=&protocol=resp3"] {
-        let why = why(&Options::new([url], "c"));
+        let why = why(&RedisOptions::new([url], "c"));
         assert!(why.contains("s1") && why.contains("?master=name") && !why.contains("secret"), "{why}");
     }
-    let mixed = Options::new(["redis-sentinel://s1?master=shop", "redis-sentinel://s2?master=other"], "c");
+    let mixed =
+        RedisOptions::new(["redis-sentinel://s1?master=shop", "redis-sentinel://s2?master=other"], "c");
     assert!(why(&mixed).contains("and master in both"), "{}", why(&mixed));
-    let mixed = Options::new(["redis-sentinel://s1?master=shop", "redis://s1"], "c");
+    let mixed = RedisOptions::new(["redis-sentinel://s1?master=shop", "redis://s1"], "c");
     assert!(why(&mixed).contains("differ"), "{}", why(&mixed));
 }
 
@@ -58,30 +59,32 @@ fn what_cannot_work_is_refused_and_nothing_secret_is_shown() {
         "redis://u:a@secret@h:x",
     ];
     for url in urls {
-        let options = Options::new([url], "c");
+        let options = RedisOptions::new([url], "c");
         assert!(!why(&options).contains("secret"), "{}", why(&options));
         assert!(!format!("{options:?}").contains("secret"), "{options:?}");
     }
-    let options = Options::new(["unix:///s?pass=a@secret", "unix:///s?pass=b@secret"], "c");
+    let options = RedisOptions::new(["unix:///s?pass=a@secret", "unix:///s?pass=b@secret"], "c");
     assert!(
         why(&options).starts_with("unix:///s?pass=*** and unix:///s?pass=*** differ"),
         "{}",
         why(&options)
     );
     assert!(!format!("{options:?}").contains("secret"), "{options:?}");
-    assert!(why(&Options::new(["redis://u:a@b@h:x"], "c")).contains("as %40 %2F"), "percent-encoding");
-    let options = Options::new(["redis://:secret@h:1", "redis://:other@h:2"], "c");
+    assert!(why(&RedisOptions::new(["redis://u:a@b@h:x"], "c")).contains("as %40 %2F"), "percent-encoding");
+    let options = RedisOptions::new(["redis://:secret@h:1", "redis://:other@h:2"], "c");
     assert!(why(&options).starts_with("redis://:***@h:1 and redis://:***@h:2 differ"), "{}", why(&options));
-    assert!(why(&Options::new(Vec::<String>::new(), "c")).contains("no Redis address"));
+    assert!(why(&RedisOptions::new(Vec::<String>::new(), "c")).contains("no Redis address"));
     let partitions = Some(0);
-    assert!(why(&Options { partitions, ..Options::new(["redis://h"], "c") }).contains("1 to 1024"));
-    let durability = Durability::Replicated { replicas: 0, timeout: Duration::from_secs(1) };
-    assert!(why(&Options { durability, ..Options::new(["redis://h"], "c") }).contains("at least 1"));
+    assert!(why(&RedisOptions { partitions, ..RedisOptions::new(["redis://h"], "c") }).contains("1 to 1024"));
+    let durability = RedisDurability::Replicated { replicas: 0, timeout: Duration::from_secs(1) };
+    assert!(
+        why(&RedisOptions { durability, ..RedisOptions::new(["redis://h"], "c") }).contains("at least 1")
+    );
 }
 
 #[test]
 fn files_for_tls_are_complete_and_used() {
-    let with = |url: &str, tls| why(&Options { tls, ..Options::new([url], "c") });
+    let with = |url: &str, tls| why(&RedisOptions { tls, ..RedisOptions::new([url], "c") });
     let certificate = Some(PathBuf::from("/nowhere/c.pem"));
     let tls = ClientFiles { certificate, ..ClientFiles::default() };
     assert!(with("rediss://h", tls.clone()).contains("give both"));
@@ -96,7 +99,7 @@ fn a_key_that_others_can_read_is_refused() {
     let authority = crate::test_support::Authority::new();
     let (certificate, key) = authority.issue("client");
     let tls = ClientFiles { certificate: Some(certificate), key: Some(key.clone()), authorities: None };
-    let options = Options { tls, ..Options::new(["rediss://h"], "c") };
+    let options = RedisOptions { tls, ..RedisOptions::new(["rediss://h"], "c") };
     let set_mode = |mode| {
         std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
     };
@@ -110,7 +113,7 @@ fn a_key_that_others_can_read_is_refused() {
 
 #[test]
 fn a_password_that_is_sent_without_encryption_is_named() {
-    let exposed = |urls: &[&str]| Options::new(urls.iter().copied(), "c").unencrypted_password();
+    let exposed = |urls: &[&str]| RedisOptions::new(urls.iter().copied(), "c").unencrypted_password();
     let login = "u:hush@";
     for url in ["h:1", "10.0.0.1", "[::2]:1"] {
         let named = exposed(&[&format!("redis://{login}{url}"), "redis://u:hush@127.0.0.1"]);

@@ -9,17 +9,17 @@ use redis::{Pipeline, Value};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::destinations::Destinations;
-use super::identity::Identity;
+use super::destinations::DestinationNumbers;
+use super::identity::WriterIdentity;
 use super::listing::index_keys;
 use super::log::{Log, LogBudget};
 use super::owner::Owner;
 use super::trim::{Trimmer, Trimming};
 use super::unreadable::Unreadable;
-use super::writer::Writer;
+use super::writer::PartitionWriter;
 use crate::keyspace::catalog::Catalog;
 use crate::keyspace::fingerprints::{EndedFilter, LargeFilter, MovedFilter};
-use crate::keyspace::keys::{Bucket, HashKey, IndexKey, Keyspace, SlotKey, hash_slot};
+use crate::keyspace::keys::{HashKey, IndexKey, Keyspace, OutcomeBucket, SlotKey, hash_slot};
 use crate::keyspace::secret::{KeyedHash, SHARDS, Secret};
 use crate::keyspace::value::{decode_destination, decode_in_flight};
 use crate::wire::{Network, Quorum, Reply, Script, ask, numbers};
@@ -68,7 +68,7 @@ pub(crate) async fn acquire(
     let mut command = Script::Acquire.command(&[&owner_key]);
     command.arg(&[expected.0, nonce.0, term.0, version, floor.0]);
     let granted = granted(&request, &owner_key, &ask(&*shared.network, slot, &command).await?)?;
-    let identity = Identity {
+    let identity = WriterIdentity {
         partition: request.partition,
         owner_key,
         hash_slot: slot,
@@ -78,7 +78,7 @@ pub(crate) async fn acquire(
     let log = Arc::new(Log::new(shared.log_budget.clone()));
     let trimmer = Trimmer::new(shared.trimming.clone(), identity.clone(), log.clone());
     let (network, quorum) = (shared.network.clone(), shared.quorum.clone());
-    let writer = Writer::new(network, identity, granted.seq, log, quorum, health, abandoned);
+    let writer = PartitionWriter::new(network, identity, granted.seq, log, quorum, health, abandoned);
     let mut owner = Owner {
         writer,
         trimmer: Arc::new(trimmer),
@@ -87,12 +87,12 @@ pub(crate) async fn acquire(
         catalog: Catalog::new(shared.secret),
         moved: MovedFilter::default(),
         // The epoch is the store's clock, or above it.
-        ended: EndedFilter::new(Bucket::of(Time::from_ms(granted.epoch.0))),
+        ended: EndedFilter::new(OutcomeBucket::of(Time::from_ms(granted.epoch.0))),
         keys: LargeFilter::unknown(),
         found_keys: LargeFilter::unknown(),
         taken: HashSet::new(),
         keys_are_hash_table: false,
-        dests: Destinations::default(),
+        dests: DestinationNumbers::default(),
         unreadable: Unreadable::default(),
         prior_claim: granted.prior_claim,
         claimed: granted.prior_claim,

@@ -7,16 +7,16 @@ use std::collections::HashMap;
 
 use mtimer_types::Destination;
 
-/// See the module.
+/// The numbers that stand for destinations in what is stored.
 #[derive(Debug, Default)]
-pub(crate) struct Destinations {
+pub(crate) struct DestinationNumbers {
     names: Vec<Destination>,
     numbers: HashMap<Destination, u32>,
     /// So many of them are stored, the first ones.
     stored: usize,
 }
 
-impl Destinations {
+impl DestinationNumbers {
     /// The destination of a number.
     pub(crate) fn name(&self, number: u32) -> Option<Destination> {
         self.names.get(number.checked_sub(1)? as usize).cloned()

@@ -21,7 +21,7 @@ use super::lookup::Locations;
 use super::owner::Owner;
 use super::writes::{ByKey, Writes};
 use crate::keyspace::catalog::Placements;
-use crate::keyspace::keys::{Bucket, HashKey, IndexKey, ListingKey, SlotKey};
+use crate::keyspace::keys::{HashKey, IndexKey, ListingKey, OutcomeBucket, SlotKey};
 use crate::keyspace::secret::{KeyField, KeyedHash};
 use crate::keyspace::value::{
     LARGE, Location, encode_answer, encode_destination, encode_ended, encode_moved, encode_moved_to,
@@ -80,7 +80,7 @@ pub(crate) struct Note {
     no_more_taken: Vec<TimerId>,
     /// Fields of outcomes, the bucket into which they go, and for how long it is kept, ms.
     remembered: Vec<KeyedHash>,
-    bucket: Option<(Bucket, u64)>,
+    bucket: Option<(OutcomeBucket, u64)>,
     /// The keys have [`LARGE`] beside them.
     makes_hash_table: bool,
     /// Keys that name a timer and named none before.
@@ -179,7 +179,7 @@ impl Owner {
     }
 
     fn remember(&self, draft: &mut Draft, field: &[u8], outcome: &[u8], now: Time) {
-        let bucket = Bucket::of(now);
+        let bucket = OutcomeBucket::of(now);
         draft.set(HashKey::Ended(bucket), field, outcome);
         draft.note.remembered.push(self.secret.bytes(field));
         // Counted from the moment at which it is applied, since the server's clock may be any

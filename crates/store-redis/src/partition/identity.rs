@@ -9,7 +9,7 @@ use crate::wire::{Script, numbers};
 
 /// Who writes.
 #[derive(Clone, Debug)]
-pub(crate) struct Identity {
+pub(crate) struct WriterIdentity {
     pub(crate) partition: PartitionId,
     /// The key of the owner record.
     pub(crate) owner_key: String,
@@ -18,7 +18,7 @@ pub(crate) struct Identity {
     pub(crate) nonce: Nonce,
 }
 
-impl Identity {
+impl WriterIdentity {
     /// The command that reads whose the partition is, and the stored sequence number.
     pub(crate) fn read(&self) -> Cmd {
         redis::cmd("HMGET").arg(&self.owner_key).arg(&["e", "n", "s"]).to_owned()

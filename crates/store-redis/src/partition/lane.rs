@@ -20,14 +20,14 @@ use super::handed::HandedOver;
 use super::owner::Owner;
 
 /// A call that waits for its turn. It answers its caller, and fails if the lane ends.
-type Call = Box<dyn for<'a> FnOnce(&'a mut Owner) -> BoxFuture<'a, Result<(), LaneError>> + Send>;
+type OwnerCall = Box<dyn for<'a> FnOnce(&'a mut Owner) -> BoxFuture<'a, Result<(), LaneError>> + Send>;
 
 /// Ends a lane however its task ends, also by a panic or without ever having begun: nobody waits
 /// for ever. Calls that wait fail as they are dropped with it.
 struct Ending {
     partition: PartitionId,
     health: watch::Sender<Health>,
-    calls: mpsc::UnboundedReceiver<Call>,
+    calls: mpsc::UnboundedReceiver<OwnerCall>,
     /// Tells the callers that nothing takes from the queue any more. It goes last.
     _closed: DropGuard,
 }
@@ -57,7 +57,7 @@ fn end(health: &watch::Sender<Health>, why: &LaneError) {
 /// called, and ends; the first failure ends it too, and fails the rest.
 pub(crate) struct RedisLane {
     epoch: Epoch,
-    calls: mpsc::UnboundedSender<Call>,
+    calls: mpsc::UnboundedSender<OwnerCall>,
     health: watch::Receiver<Health>,
     /// Cancelled when nothing takes from the queue any more.
     closed: CancellationToken,
@@ -92,7 +92,7 @@ impl RedisLane {
         F: for<'a> FnOnce(&'a mut Owner) -> BoxFuture<'a, Result<T, LaneError>> + Send + 'static,
     {
         let (to, answer) = oneshot::channel();
-        let call: Call = Box::new(move |owner| {
+        let call: OwnerCall = Box::new(move |owner| {
             async move {
                 let answer = work(owner).await;
                 let failure = answer.as_ref().err().cloned();
@@ -194,7 +194,7 @@ async fn serve(mut owner: Owner, mut ending: Ending) {
 }
 
 /// Works until the lane ends; returns well when the handle is gone and everything is done.
-async fn work(owner: &mut Owner, calls: &mut mpsc::UnboundedReceiver<Call>) -> Result<(), LaneError> {
+async fn work(owner: &mut Owner, calls: &mut mpsc::UnboundedReceiver<OwnerCall>) -> Result<(), LaneError> {
     if !broken!(UnsafeAcquisition) {
         // A failover must not lose the acquisition, with which the log begins. This waits here and
         // not in the acquisition: of those only some are carried out at once, and all partitions

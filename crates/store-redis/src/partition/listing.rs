@@ -15,7 +15,7 @@ use mtimer_types::{Destination, Target, Time, TimerId, limits};
 use redis::{Pipeline, Value};
 
 use super::encode::Draft;
-use super::lookup::{Locations, Lookup};
+use super::lookup::{FieldLookup, Locations};
 use super::owner::Owner;
 use crate::keyspace::keys::{HashKey, IndexKey, ListingKey, SlotKey};
 use crate::keyspace::secret::SHARDS;
@@ -98,7 +98,7 @@ impl Owner {
 
     /// The rows of timers in `moved` that can be read.
     async fn moved_rows(&mut self, ids: impl Iterator<Item = TimerId>) -> Result<Vec<Row>, LaneError> {
-        let mut lookup = Lookup::default();
+        let mut lookup = FieldLookup::default();
         let ids: Vec<TimerId> = ids.collect();
         for id in &ids {
             lookup.push(HashKey::Moved(self.secret.id(*id).shard()), [&id.to_bytes()]);

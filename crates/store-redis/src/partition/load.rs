@@ -12,9 +12,9 @@ use mtimer_types::{Time, TimerId};
 use redis::Value;
 
 use super::encode::Draft;
-use super::lookup::Lookup;
+use super::lookup::FieldLookup;
 use super::owner::Owner;
-use crate::keyspace::catalog::Step;
+use crate::keyspace::catalog::LoadStep;
 use crate::keyspace::keys::{HashKey, IndexKey, SlotKey};
 use crate::keyspace::value::{decode_id, decode_pending, encode_moved_to};
 use crate::wire::Reply;
@@ -44,18 +44,18 @@ impl Owner {
         let mut is_done = false;
         while timers.len() < load.max_timers.max(1) && bytes < load.max_bytes.max(1) {
             match self.catalog.step(load.until) {
-                Step::Done => {
+                LoadStep::Done => {
                     is_done = true;
                     break;
                 }
-                Step::Split(slots) => {
+                LoadStep::Split(slots) => {
                     splits += 1;
                     if splits > SPLITS {
                         break;
                     }
                     self.split(&slots).await?;
                 }
-                Step::Read(slots) => bytes += self.load_slots(&slots, claim.take(), &mut timers).await?,
+                LoadStep::Read(slots) => bytes += self.load_slots(&slots, claim.take(), &mut timers).await?,
             }
         }
         if claim.is_some() {
@@ -117,7 +117,7 @@ impl Owner {
         let keys = slots.iter().map(|slot| self.space.hash(HashKey::Slot(*slot)));
         let contents = self.writer.read_each("HGETALL", keys).await?.into_iter().map(Reply::into_pairs);
         let mut contents: Vec<_> = contents.map(|pairs| (pairs.len(), self.stored(pairs))).collect();
-        let mut lookup = Lookup::default();
+        let mut lookup = FieldLookup::default();
         let mut doubtful = HashMap::new();
         for (slot, (_, stored)) in slots.iter().zip(&contents) {
             let is_own = self.catalog.knows_ids(*slot);

@@ -17,7 +17,7 @@ use redis::{Cmd, Pipeline};
 
 use super::owner::Owner;
 use super::writes::ByKey;
-use crate::keyspace::keys::{Bucket, HashKey, SlotKey};
+use crate::keyspace::keys::{HashKey, OutcomeBucket, SlotKey};
 use crate::keyspace::secret::KeyedHash;
 use crate::keyspace::value::{
     self, Location, MovedEntry, decode_answer, decode_ended, decode_id, decode_moved, decode_pending,
@@ -56,17 +56,17 @@ impl Locations {
 }
 
 /// Fields of hashes to be read, one `HMGET` a hash.
-pub(crate) type Lookup = ByKey<HashKey, 1>;
+pub(crate) type FieldLookup = ByKey<HashKey, 1>;
 
-/// The place of a field in a [`Lookup`], and of its value in what was read.
-pub(crate) type Ticket = usize;
+/// The place of a field in a [`FieldLookup`], and of its value in what was read.
+pub(crate) type FieldIndex = usize;
 
-/// What a need asks for.
-enum Query {
-    Row { id: TimerId, moved: Option<Ticket>, candidates: Vec<(SlotKey, Ticket)> },
-    Key { dest: Destination, key: Key, holder: Ticket },
-    Ended { id: TimerId, buckets: Vec<Ticket> },
-    Answered { request: mtimer_store::op::RequestId, buckets: Vec<Ticket> },
+/// Where the fields that answer a need are in a [`FieldLookup`].
+enum NeedFields {
+    Row { id: TimerId, moved: Option<FieldIndex>, candidates: Vec<(SlotKey, FieldIndex)> },
+    Key { dest: Destination, key: Key, holder: FieldIndex },
+    Ended { id: TimerId, buckets: Vec<FieldIndex> },
+    Answered { request: mtimer_store::op::RequestId, buckets: Vec<FieldIndex> },
 }
 
 impl Owner {
@@ -75,7 +75,7 @@ impl Owner {
     /// # Errors
     ///
     /// The lane has ended.
-    pub(crate) async fn look_up(&mut self, mut lookup: Lookup) -> Result<Vec<Option<Bytes>>, LaneError> {
+    pub(crate) async fn look_up(&mut self, mut lookup: FieldLookup) -> Result<Vec<Option<Bytes>>, LaneError> {
         let mut found = vec![None; lookup.len()];
         if lookup.is_empty() {
             return Ok(found);
@@ -105,7 +105,7 @@ impl Owner {
         needs: impl IntoIterator<Item = Need>,
         now: Time,
     ) -> Result<(), LaneError> {
-        let (mut lookup, mut queries) = (Lookup::default(), Vec::new());
+        let (mut lookup, mut queries) = (FieldLookup::default(), Vec::new());
         for need in needs {
             if view.knows(&need) {
                 continue;
@@ -122,7 +122,7 @@ impl Owner {
         let (mut elsewhere, mut held, mut leftovers) = (Vec::new(), Vec::new(), Vec::new());
         for query in queries {
             match query {
-                Query::Row { id, moved, candidates } => {
+                NeedFields::Row { id, moved, candidates } => {
                     match self.find_row(id, moved, &candidates, &found, &mut leftovers) {
                         Sought::Row(row, at) => {
                             locations.insert(id, at);
@@ -136,17 +136,18 @@ impl Owner {
                         Sought::In(slot) => elsewhere.push((id, slot)),
                     }
                 }
-                Query::Key { dest, key, holder } => match found[holder].as_ref().and_then(|id| decode_id(id))
-                {
-                    Some(holder) => held.push((dest, key, holder)),
-                    None => view.learn(Fact::Key(dest, key, None)),
-                },
-                Query::Ended { id, buckets } => {
+                NeedFields::Key { dest, key, holder } => {
+                    match found[holder].as_ref().and_then(|id| decode_id(id)) {
+                        Some(holder) => held.push((dest, key, holder)),
+                        None => view.learn(Fact::Key(dest, key, None)),
+                    }
+                }
+                NeedFields::Ended { id, buckets } => {
                     let value = buckets.into_iter().find_map(|ticket| found[ticket].as_ref());
                     let how = value.and_then(|value| self.readable(decode_ended(id, value)));
                     view.learn(Fact::Ended(id, how));
                 }
-                Query::Answered { request, buckets } => {
+                NeedFields::Answered { request, buckets } => {
                     let value = buckets.into_iter().find_map(|ticket| found[ticket].as_ref());
                     view.learn(Fact::Answered(request, value.and_then(|value| self.readable_answer(value))));
                 }
@@ -229,7 +230,7 @@ impl Owner {
     }
 
     /// What to read for a need, or the fact if the owner knows it.
-    fn query(&mut self, lookup: &mut Lookup, need: Need, now: Time) -> Result<Query, Fact> {
+    fn query(&mut self, lookup: &mut FieldLookup, need: Need, now: Time) -> Result<NeedFields, Fact> {
         match need {
             Need::Row(id) => {
                 let hash = self.secret.id(id);
@@ -242,7 +243,7 @@ impl Owner {
                 if moved.is_none() && candidates.is_empty() {
                     return Err(Fact::Row(id, None));
                 }
-                Ok(Query::Row { id, moved, candidates })
+                Ok(NeedFields::Row { id, moved, candidates })
             }
             Need::Key(dest, key) => {
                 if self.dests.number(&dest).is_none() {
@@ -253,23 +254,24 @@ impl Owner {
                     return Err(Fact::Key(dest, key, None));
                 }
                 let holder = lookup.push(HashKey::AppKeys, [&field]);
-                Ok(Query::Key { dest, key, holder })
+                Ok(NeedFields::Key { dest, key, holder })
             }
             Need::Ended(id) => match self.outcome_of(lookup, &id.to_bytes(), now) {
                 buckets if buckets.is_empty() => Err(Fact::Ended(id, None)),
-                buckets => Ok(Query::Ended { id, buckets }),
+                buckets => Ok(NeedFields::Ended { id, buckets }),
             },
             Need::Answered(request) => match self.outcome_of(lookup, &value::request_field(request), now) {
                 buckets if buckets.is_empty() => Err(Fact::Answered(request, None)),
-                buckets => Ok(Query::Answered { request, buckets }),
+                buckets => Ok(NeedFields::Answered { request, buckets }),
             },
             Need::Retained { of, limit } => Err(Fact::Retained { of, limit, count: 0, oldest: Vec::new() }),
         }
     }
 
-    fn outcome_of(&self, lookup: &mut Lookup, field: &[u8], now: Time) -> Vec<Ticket> {
+    fn outcome_of(&self, lookup: &mut FieldLookup, field: &[u8], now: Time) -> Vec<FieldIndex> {
         let hash = self.secret.bytes(field);
-        let buckets = Bucket::around(now).into_iter().filter(|bucket| self.ended.may_have(*bucket, hash));
+        let buckets =
+            OutcomeBucket::around(now).into_iter().filter(|bucket| self.ended.may_have(*bucket, hash));
         buckets.map(|bucket| lookup.push(HashKey::Ended(bucket), [field])).collect()
     }
 
@@ -277,8 +279,8 @@ impl Owner {
     fn find_row(
         &mut self,
         id: TimerId,
-        moved: Option<Ticket>,
-        candidates: &[(SlotKey, Ticket)],
+        moved: Option<FieldIndex>,
+        candidates: &[(SlotKey, FieldIndex)],
         found: &[Option<Bytes>],
         leftovers: &mut Vec<(SlotKey, TimerId)>,
     ) -> Sought {
@@ -312,7 +314,7 @@ impl Owner {
         &mut self,
         timers: Vec<(TimerId, SlotKey)>,
     ) -> Result<Vec<(TimerId, Option<Row>, Location)>, LaneError> {
-        let mut lookup = Lookup::default();
+        let mut lookup = FieldLookup::default();
         for (id, slot) in &timers {
             lookup.push(HashKey::Slot(*slot), [&id.to_bytes()]);
         }

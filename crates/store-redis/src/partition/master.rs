@@ -7,14 +7,14 @@ use std::sync::Arc;
 use mtimer_store::LaneError;
 use redis::{Pipeline, Value};
 
-use crate::wire::{Lost, Network, Node, Remedy, Reply, asking, load_all, remedy, shown};
+use crate::wire::{Lost, Network, RedisNode, Remedy, Reply, asking, load_all, remedy, shown};
 
 /// See the module.
 pub(super) struct Master {
     network: Arc<dyn Network>,
     hash_slot: u16,
     /// `None`: it has to be found.
-    node: Option<Arc<dyn Node>>,
+    node: Option<Arc<dyn RedisNode>>,
 }
 
 /// Why commands have no answer.
@@ -98,7 +98,7 @@ impl Master {
         Ok(values)
     }
 
-    async fn connect(&mut self) -> Result<Arc<dyn Node>, Lost> {
+    async fn connect(&mut self) -> Result<Arc<dyn RedisNode>, Lost> {
         let node = match self.network.master(self.hash_slot).await {
             Ok(node) => node,
             Err(_) => {

@@ -10,10 +10,10 @@ use mtimer_store::LaneError;
 use mtimer_types::{Epoch, PartitionId, Time, TimerId};
 use redis::Pipeline;
 
-use super::destinations::Destinations;
+use super::destinations::DestinationNumbers;
 use super::trim::Trimmer;
 use super::unreadable::Unreadable;
-use super::writer::Writer;
+use super::writer::PartitionWriter;
 use crate::keyspace::catalog::Catalog;
 use crate::keyspace::fingerprints::{EndedFilter, LargeFilter, MovedFilter};
 use crate::keyspace::keys::Keyspace;
@@ -21,7 +21,7 @@ use crate::keyspace::secret::Secret;
 
 /// The owner of a partition.
 pub(crate) struct Owner {
-    pub(super) writer: Writer,
+    pub(super) writer: PartitionWriter,
     pub(super) trimmer: Arc<Trimmer>,
     pub(super) space: Keyspace,
     pub(super) secret: Secret,
@@ -37,7 +37,7 @@ pub(crate) struct Owner {
     pub(super) taken: HashSet<TimerId>,
     /// This owner has put [`crate::keyspace::value::LARGE`] beside the application keys.
     pub(super) keys_are_hash_table: bool,
-    pub(super) dests: Destinations,
+    pub(super) dests: DestinationNumbers,
     pub(super) unreadable: Unreadable,
     /// The highest claim of the owners before.
     pub(super) prior_claim: Time,

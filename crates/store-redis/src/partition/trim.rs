@@ -22,7 +22,7 @@ use std::time::Duration;
 use mtimer_store::LaneError;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::identity::Identity;
+use super::identity::WriterIdentity;
 use super::log::Log;
 use crate::wire::{Confirmed, Lost, Network, Replicas, Reply};
 
@@ -51,7 +51,7 @@ pub(crate) struct Trimming {
 /// Trims the log of one partition.
 pub(crate) struct Trimmer {
     shared: Trimming,
-    identity: Identity,
+    identity: WriterIdentity,
     log: Arc<Log>,
 }
 
@@ -66,7 +66,7 @@ struct MasterState {
 }
 
 impl Trimmer {
-    pub(crate) const fn new(shared: Trimming, identity: Identity, log: Arc<Log>) -> Self {
+    pub(crate) const fn new(shared: Trimming, identity: WriterIdentity, log: Arc<Log>) -> Self {
         Self { shared, identity, log }
     }
 

@@ -26,7 +26,7 @@ use super::handed::HandedOver;
 use super::lookup::Locations;
 use super::owner::Owner;
 use super::writer::{TakenOut, Written};
-use crate::keyspace::keys::{Bucket, LOOKED_UP_WITHIN_MS, SlotKey};
+use crate::keyspace::keys::{LOOKED_UP_WITHIN_MS, OutcomeBucket, SlotKey};
 
 /// Operations of one turn: its write takes the server less than a millisecond.
 const TURN_OPS: usize = 256;
@@ -35,7 +35,7 @@ const TURN_BYTES: usize = 256 << 10;
 
 /// What is refused of a turn.
 #[derive(Clone)]
-struct Refused {
+struct TurnRefusals {
     /// Why operations that add are refused; `None`: they are not.
     adding: Option<Refusal>,
     /// What clients ask for comes too late.
@@ -49,7 +49,7 @@ struct Refused {
 enum TurnOutcome {
     Answered(Vec<Answer>),
     /// More is refused than before. None of its operations was written.
-    Refused(Refused),
+    Refused(TurnRefusals),
 }
 
 /// What became of a write.
@@ -60,7 +60,7 @@ enum WriteOutcome {
     Refused(Refusal),
 }
 
-impl Refused {
+impl TurnRefusals {
     /// Why an operation is refused, if it is.
     fn why(&self, op: &Op) -> Option<Refusal> {
         if self.is_late && is_request(op) || self.is_away && is_of_client(op) {
@@ -74,7 +74,7 @@ impl Owner {
     /// See [`mtimer_store::Lane::apply`].
     pub(crate) async fn apply(&mut self, batch: Batch, handed: HandedOver) -> Result<Vec<Answer>, LaneError> {
         let Batch { now, mut claim, ops } = batch;
-        self.ended.begin(Bucket::of(now));
+        self.ended.begin(OutcomeBucket::of(now));
         let claims = claim.is_some();
         let mut answers = Vec::with_capacity(ops.len());
         let (mut rest, mut most) = (&ops[..], TURN_OPS);
@@ -106,7 +106,7 @@ impl Owner {
         claim: Option<Time>,
     ) -> Result<Vec<Answer>, LaneError> {
         let adding = self.writer.may_evict().then_some(Refusal::MayEvict);
-        let mut refused = Refused { adding, is_late: false, is_away: false };
+        let mut refused = TurnRefusals { adding, is_late: false, is_away: false };
         loop {
             let is_refused = |op: &Op| refused.why(op).is_some();
             if claim.is_none() && !ops.is_empty() && ops.iter().all(is_refused) {
@@ -136,7 +136,7 @@ impl Owner {
         ops: &[Op],
         (now, handed): (Time, HandedOver),
         claim: Option<Time>,
-        refused: Refused,
+        refused: TurnRefusals,
     ) -> Result<TurnOutcome, LaneError> {
         let (position, blind) = (self.position, self.blind_acks(ops));
         let mut is_blind = vec![false; ops.len()];
@@ -151,12 +151,12 @@ impl Owner {
         self.writer.set_may_give_up(false);
         let (mut decided, locations) = match decided {
             Err(_) if self.writer.take_gave_up() => {
-                return Ok(TurnOutcome::Refused(Refused { is_away: true, ..refused }));
+                return Ok(TurnOutcome::Refused(TurnRefusals { is_away: true, ..refused }));
             }
             decided => decided?,
         };
         if decided_ops.iter().any(is_request) && is_late(handed) {
-            return Ok(TurnOutcome::Refused(Refused { is_late: true, ..refused }));
+            return Ok(TurnOutcome::Refused(TurnRefusals { is_late: true, ..refused }));
         }
         let rows = decided.changes.rows.iter().filter_map(|row| row.after.as_ref());
         if rows.map(|row| row.record.timer.content_bytes()).sum::<usize>() > TURN_BYTES && ops.len() > 1 {
@@ -177,7 +177,7 @@ impl Owner {
             WriteOutcome::Applied { missed } => missed,
             WriteOutcome::Refused(why) => {
                 self.position = position;
-                return Ok(TurnOutcome::Refused(Refused { adding: Some(why), ..refused }));
+                return Ok(TurnOutcome::Refused(TurnRefusals { adding: Some(why), ..refused }));
             }
         };
 

@@ -29,11 +29,11 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::identity::Identity;
+use super::identity::WriterIdentity;
 use super::log::{Log, LogRecord};
 use super::master::{Master, Unanswered};
 use super::writes::Writes;
-use crate::wire::{Backoff, Network, Quorum, Remedy, Reply, Script, numbers, remedy};
+use crate::wire::{Network, Quorum, Remedy, Reply, RetryPauses, Script, numbers, remedy};
 
 /// What one command of [`Writes`] that takes members out of a collection has found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,15 +58,15 @@ pub(crate) enum Written {
 }
 
 /// See the module.
-pub(crate) struct Writer {
+pub(crate) struct PartitionWriter {
     master: Master,
-    identity: Identity,
+    identity: WriterIdentity,
     /// The stored sequence number.
     seq: u64,
     log: Arc<Log>,
     quorum: Option<Quorum>,
     health: watch::Sender<Health>,
-    backoff: Backoff,
+    backoff: RetryPauses,
     /// Attempts since something worked.
     failures: u32,
     /// Since when the store is away; `None`: it is not.
@@ -79,8 +79,8 @@ pub(crate) struct Writer {
     abandoned: CancellationToken,
 }
 
-/// The answer to one attempt to write.
-enum Attempt {
+/// The result of one attempt to write.
+enum AttemptResult {
     Applied(Vec<TakenOut>),
     /// This number is stored, and nothing was written.
     Stored(u64),
@@ -93,17 +93,17 @@ enum Attempt {
     Unknown(String),
 }
 
-impl Writer {
+impl PartitionWriter {
     pub(crate) fn new(
         network: Arc<dyn Network>,
-        identity: Identity,
+        identity: WriterIdentity,
         seq: u64,
         log: Arc<Log>,
         quorum: Option<Quorum>,
         health: watch::Sender<Health>,
         abandoned: CancellationToken,
     ) -> Self {
-        let backoff = Backoff::new(identity.nonce.0);
+        let backoff = RetryPauses::new(identity.nonce.0);
         Self {
             master: Master::new(network, identity.hash_slot),
             identity,
@@ -120,7 +120,7 @@ impl Writer {
         }
     }
 
-    pub(crate) const fn identity(&self) -> &Identity {
+    pub(crate) const fn identity(&self) -> &WriterIdentity {
         &self.identity
     }
 
@@ -140,7 +140,8 @@ impl Writer {
     }
 
     /// From now on what is read may be given up, or not any more, if the store is away. It ends
-    /// with [`LaneError::Closed`] then, and [`Writer::take_gave_up`] tells that the lane goes on.
+    /// with [`LaneError::Closed`] then, and [`PartitionWriter::take_gave_up`] tells that the lane
+    /// goes on.
     ///
     /// Returns what it was.
     pub(crate) const fn set_may_give_up(&mut self, may_give_up: bool) -> bool {
@@ -170,7 +171,7 @@ impl Writer {
     /// The lane has ended.
     pub(crate) async fn read(&mut self, reads: &Pipeline) -> Result<Vec<Value>, LaneError> {
         loop {
-            let mut values = self.ask(reads, Identity::read).await?;
+            let mut values = self.ask(reads, WriterIdentity::read).await?;
             let stored = values.pop().unwrap_or_default();
             match self.identity.stored_seq(stored.items()) {
                 Ok(seq) if seq == self.seq => {
@@ -217,10 +218,10 @@ impl Writer {
     async fn read_and_catch_up(&mut self, reads: &Pipeline) -> Result<Vec<Value>, LaneError> {
         loop {
             let nothing = LogRecord { seq: self.seq, next: self.seq, writes: Arc::default() };
-            let confirm = |identity: &Identity| identity.command(&nothing, Script::ApplyFreeing);
+            let confirm = |identity: &WriterIdentity| identity.command(&nothing, Script::ApplyFreeing);
             let mut values = self.ask(reads, confirm).await?;
             match self.outcome(&values.pop().unwrap_or_default())? {
-                Attempt::Stored(seq) => self.catch_up(seq, None).await?,
+                AttemptResult::Stored(seq) => self.catch_up(seq, None).await?,
                 _ => return Ok(values),
             }
         }
@@ -230,7 +231,7 @@ impl Writer {
     async fn ask(
         &mut self,
         reads: &Pipeline,
-        last: impl Fn(&Identity) -> Cmd + Send + Sync,
+        last: impl Fn(&WriterIdentity) -> Cmd + Send + Sync,
     ) -> Result<Vec<Value>, LaneError> {
         loop {
             let identity = &self.identity;
@@ -294,28 +295,28 @@ impl Writer {
         let mut in_doubt = false;
         loop {
             let why = match self.attempt(&record, script).await? {
-                Attempt::Applied(taken_out) => {
+                AttemptResult::Applied(taken_out) => {
                     self.applied(record);
                     return Ok(Written::Applied(taken_out));
                 }
-                Attempt::Stored(seq) if in_doubt && seq == record.next => {
+                AttemptResult::Stored(seq) if in_doubt && seq == record.next => {
                     self.applied(record);
                     return Ok(Written::Unreported);
                 }
-                Attempt::Stored(seq) => {
+                AttemptResult::Stored(seq) => {
                     self.catch_up(seq, in_doubt.then_some(record.next)).await?;
                     continue;
                 }
-                Attempt::Refused(refusal) => return Ok(Written::Refused(refusal)),
-                Attempt::NotSent(why) => {
+                AttemptResult::Refused(refusal) => return Ok(Written::Refused(refusal)),
+                AttemptResult::NotSent(why) => {
                     self.pause(&why).await?;
                     if !in_doubt && script == Script::Apply && self.is_away() {
                         return Ok(Written::Refused(Refusal::ReadOnly));
                     }
                     continue;
                 }
-                Attempt::Again(why) => why,
-                Attempt::Unknown(why) => {
+                AttemptResult::Again(why) => why,
+                AttemptResult::Unknown(why) => {
                     if broken!(WriteGivenUp) {
                         return Ok(Written::Refused(Refusal::ReadOnly));
                     }
@@ -367,13 +368,13 @@ impl Writer {
     async fn repeat(&mut self, record: &LogRecord) -> Result<u64, LaneError> {
         loop {
             let why = match self.attempt(record, Script::ApplyFreeing).await? {
-                Attempt::Applied(_) => {
+                AttemptResult::Applied(_) => {
                     self.log.count_replayed();
                     return Ok(record.next);
                 }
-                Attempt::Stored(seq) => return Ok(seq),
-                Attempt::Refused(refusal) => refusal.to_string(),
-                Attempt::NotSent(why) | Attempt::Again(why) | Attempt::Unknown(why) => why,
+                AttemptResult::Stored(seq) => return Ok(seq),
+                AttemptResult::Refused(refusal) => refusal.to_string(),
+                AttemptResult::NotSent(why) | AttemptResult::Again(why) | AttemptResult::Unknown(why) => why,
             };
             self.pause(&why).await?;
         }
@@ -385,7 +386,7 @@ impl Writer {
         self.mark_up();
     }
 
-    async fn attempt(&mut self, record: &LogRecord, script: Script) -> Result<Attempt, LaneError> {
+    async fn attempt(&mut self, record: &LogRecord, script: Script) -> Result<AttemptResult, LaneError> {
         let identity = &self.identity;
         let commands = || {
             let mut commands = Pipeline::with_capacity(1);
@@ -394,24 +395,28 @@ impl Writer {
         };
         let answer = match self.master.send(commands).await {
             Ok(mut values) => values.pop().unwrap_or_default(),
-            Err(Unanswered { may_have_run: false, why }) => return Ok(Attempt::NotSent(why)),
-            Err(Unanswered { why, .. }) => return Ok(Attempt::Unknown(why)),
+            Err(Unanswered { may_have_run: false, why }) => return Ok(AttemptResult::NotSent(why)),
+            Err(Unanswered { why, .. }) => return Ok(AttemptResult::Unknown(why)),
         };
         let Some(error) = answer.refusal() else { return self.outcome(&answer) };
         match remedy(&error, self.master.address()) {
-            Remedy::OutOfMemory if script == Script::Apply => Ok(Attempt::Refused(Refusal::OutOfMemory)),
+            Remedy::OutOfMemory if script == Script::Apply => {
+                Ok(AttemptResult::Refused(Refusal::OutOfMemory))
+            }
             remedy @ Remedy::NoWrites if script == Script::Apply => {
                 self.master.apply_remedy(remedy, error).await?;
-                Ok(Attempt::Refused(Refusal::ReadOnly))
+                Ok(AttemptResult::Refused(Refusal::ReadOnly))
             }
             // A hash slot that is being migrated may have cut the script off.
-            remedy @ Remedy::Wait => self.master.apply_remedy(remedy, error).await.map(Attempt::Unknown),
-            remedy => self.master.apply_remedy(remedy, error).await.map(Attempt::Again),
+            remedy @ Remedy::Wait => {
+                self.master.apply_remedy(remedy, error).await.map(AttemptResult::Unknown)
+            }
+            remedy => self.master.apply_remedy(remedy, error).await.map(AttemptResult::Again),
         }
     }
 
     /// What the script answered.
-    fn outcome(&self, answer: &Value) -> Result<Attempt, LaneError> {
+    fn outcome(&self, answer: &Value) -> Result<AttemptResult, LaneError> {
         let (kind, fields) = answer.items().split_first().unwrap_or((&Value::Nil, &[]));
         match kind.text() {
             Some("OK") => {
@@ -419,9 +424,9 @@ impl Writer {
                     let [command, removed, left] = numbers(some);
                     TakenOut { command: command as usize, removed, left }
                 });
-                Ok(Attempt::Applied(taken_out.collect()))
+                Ok(AttemptResult::Applied(taken_out.collect()))
             }
-            Some("SEQ") => self.stored_seq(fields).map(Attempt::Stored),
+            Some("SEQ") => self.stored_seq(fields).map(AttemptResult::Stored),
             _ => Err(LaneError::Broken("the script apply gave an answer that cannot be read".into())),
         }
     }

@@ -13,7 +13,7 @@ use rand_xoshiro::rand_core::{Rng as _, SeedableRng};
 use redis::{Arg, Cmd, Pipeline, Value};
 
 use super::data::{Data, Fuel};
-use crate::wire::{Confirmed, Lost, Network, Node, Replicas, Script};
+use crate::wire::{Confirmed, Lost, Network, RedisNode, Replicas, Script};
 
 /// Snapshots that are kept: a server loses as many writes at most.
 const PAST: usize = 24;
@@ -143,12 +143,12 @@ impl Simulated {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn connect(&self, address: &'static str) -> Arc<dyn Node> {
+    fn connect(&self, address: &'static str) -> Arc<dyn RedisNode> {
         Arc::new(Connection { server: self.clone(), address, number: self.state().connection })
     }
 }
 
-impl Node for Connection {
+impl RedisNode for Connection {
     fn address(&self) -> &str {
         self.address
     }
@@ -172,11 +172,11 @@ impl Node for Connection {
 }
 
 impl Network for Simulated {
-    fn master(&self, _: u16) -> BoxFuture<'_, Result<Arc<dyn Node>, Lost>> {
+    fn master(&self, _: u16) -> BoxFuture<'_, Result<Arc<dyn RedisNode>, Lost>> {
         async { Ok(self.connect("sim:1")) }.boxed()
     }
 
-    fn at(&self, _: &str) -> BoxFuture<'_, Result<Arc<dyn Node>, Lost>> {
+    fn at(&self, _: &str) -> BoxFuture<'_, Result<Arc<dyn RedisNode>, Lost>> {
         async { Ok(self.connect("sim:3")) }.boxed()
     }
 

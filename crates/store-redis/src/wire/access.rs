@@ -9,20 +9,20 @@ use redis::{
     Client, Cmd, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo, RedisResult, TlsCertificates, cmd,
 };
 
-use crate::tls_files::{Certificates, Tls};
+use crate::tls_files::{PemContents, RedisTls};
 
-/// How to enter a server.
+/// How to log in to a server.
 #[derive(Clone, Default)]
-pub(crate) struct Access {
+pub(crate) struct ServerAccess {
     pub(crate) user: Option<String>,
     pub(crate) password: Option<String>,
     pub(crate) db: i64,
     /// Speak RESP3 instead of RESP2.
     pub(crate) resp3: bool,
-    pub(crate) tls: Option<Tls>,
+    pub(crate) tls: Option<RedisTls>,
 }
 
-impl fmt::Debug for Access {
+impl fmt::Debug for ServerAccess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { user, password: _, db, resp3, tls } = self;
         let mut shown = f.debug_struct("Access");
@@ -31,7 +31,7 @@ impl fmt::Debug for Access {
     }
 }
 
-impl Access {
+impl ServerAccess {
     /// A client of the server at an address: `host:port`, or the path of a Unix socket. Connects to
     /// nothing. Reads the files for TLS again.
     pub(crate) fn client(&self, address: &str) -> RedisResult<Client> {
@@ -41,7 +41,7 @@ impl Access {
         };
         let Some(tls) = &self.tls else { return Client::open(redis_info(ConnectionAddr::Tcp(host, port))?) };
         let info = redis_info(ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None })?;
-        let Certificates { authorities: root_cert, identity } = tls.current();
+        let PemContents { authorities: root_cert, identity } = tls.current();
         let client_tls =
             identity.map(|(client_cert, client_key)| redis::ClientTlsConfig { client_cert, client_key });
         Client::build_with_tls(info, TlsCertificates { client_tls, root_cert })
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn nothing_secret_is_shown() {
-        let access = Access { password: Some("hush".into()), ..Access::default() };
+        let access = ServerAccess { password: Some("hush".into()), ..ServerAccess::default() };
         assert!(!format!("{access:?}").contains("hush"), "{access:?}");
     }
 }

@@ -8,10 +8,10 @@ use mtimer_store::StoreError;
 use redis::{Cmd, Pipeline, Value, cmd};
 use tokio::time::Instant;
 
-use super::backoff::Backoff;
-use super::connection::{Connection, ask as ask_node};
+use super::backoff::RetryPauses;
+use super::connection::{RedisConnection, ask as ask_node};
 use super::fault::{Remedy, remedy, shown};
-use super::node::{Lost, Network, Node};
+use super::node::{Lost, Network, RedisNode};
 use super::reply::Reply;
 use super::script;
 use super::settings::{NO_EVICTION, POLICY};
@@ -39,7 +39,7 @@ pub(crate) enum Failed {
 ///
 /// [`StoreError::Unavailable`]: try again later. [`StoreError::Unusable`] says what to change.
 pub(crate) async fn ask(network: &dyn Network, hash_slot: u16, command: &Cmd) -> Result<Value, StoreError> {
-    let mut backoff = Backoff::new(u64::from(hash_slot) << 16 | 1);
+    let mut backoff = RetryPauses::new(u64::from(hash_slot) << 16 | 1);
     let deadline = Instant::now() + TRY_FOR;
     loop {
         let why = match once(network, hash_slot, command).await {
@@ -180,7 +180,7 @@ pub(crate) fn explain(lost: Lost) -> StoreError {
 /// # Errors
 ///
 /// [`StoreError::Unusable`] says what to change; [`StoreError::Unavailable`]: try again.
-pub(crate) async fn check_wait(server: &Connection) -> Result<(), StoreError> {
+pub(crate) async fn check_wait(server: &RedisConnection) -> Result<(), StoreError> {
     let reply = server.ask(cmd("WAIT").arg(&[0, 1]).to_owned()).await.map_err(explain)?;
     match reply.refusal() {
         Some(refusal) if remedy(&refusal, server.address()) == Remedy::Broken => Err(refused(&refusal)),
@@ -193,7 +193,7 @@ pub(crate) async fn check_wait(server: &Connection) -> Result<(), StoreError> {
 /// # Errors
 ///
 /// [`StoreError::Unusable`] says what to change.
-pub(crate) fn check_server(address: &str, server: &Connection) -> Result<(), StoreError> {
+pub(crate) fn check_server(address: &str, server: &RedisConnection) -> Result<(), StoreError> {
     let info = server.info();
     let unusable = |text| Err(StoreError::Unusable(text));
     let version: String = info.get("redis_version").unwrap_or_else(|| "unknown".to_owned());

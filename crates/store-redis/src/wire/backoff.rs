@@ -9,12 +9,12 @@ const LONGEST: Duration = Duration::from_millis(500);
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Backoff {
+pub(crate) struct RetryPauses {
     pause: Duration,
     random: u64,
 }
 
-impl Backoff {
+impl RetryPauses {
     /// `seed` makes callers differ.
     pub(crate) const fn new(seed: u64) -> Self {
         Self { pause: FIRST, random: seed | 1 }
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn pauses_grow_to_a_limit_and_start_again() {
-        let mut backoff = Backoff::new(7);
+        let mut backoff = RetryPauses::new(7);
         let pauses: Vec<_> = (0..12).map(|_| backoff.next()).collect();
         assert!(pauses[0] <= FIRST && pauses[0] >= FIRST / 2);
         assert!(pauses[11] <= LONGEST && pauses[11] >= LONGEST / 2);

@@ -62,11 +62,11 @@ pub(crate) struct Confirmations {
     wait: Duration,
     /// Those who wait for the next `WAIT` of a server, by address. An address is there as long as a
     /// task serves it.
-    waiting: Arc<Mutex<HashMap<String, Vec<Request>>>>,
+    waiting: Arc<Mutex<HashMap<String, Vec<ConfirmRequest>>>>,
 }
 
 #[derive(Debug)]
-struct Request {
+struct ConfirmRequest {
     read: Cmd,
     replicas: u32,
     to: oneshot::Sender<Result<Confirmed, Lost>>,
@@ -110,7 +110,7 @@ impl Confirmations {
         read: Cmd,
     ) -> BoxFuture<'static, Result<Confirmed, Lost>> {
         let (to, confirmed) = oneshot::channel();
-        let request = Request { read, replicas, to };
+        let request = ConfirmRequest { read, replicas, to };
         match self.waiting().entry(address.to_owned()) {
             Entry::Occupied(mut served) => served.get_mut().push(request),
             Entry::Vacant(idle) => {
@@ -122,12 +122,12 @@ impl Confirmations {
             .boxed()
     }
 
-    fn waiting(&self) -> MutexGuard<'_, HashMap<String, Vec<Request>>> {
+    fn waiting(&self) -> MutexGuard<'_, HashMap<String, Vec<ConfirmRequest>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Those who wait by now; `None`: nobody, and the server is served no more.
-    fn next_group(&self, address: &str) -> Option<Vec<Request>> {
+    fn next_group(&self, address: &str) -> Option<Vec<ConfirmRequest>> {
         let mut waiting = self.waiting();
         let group = waiting.get_mut(address)?;
         group.retain(|request| !request.to.is_closed());
@@ -153,7 +153,7 @@ impl Confirmations {
     }
 
     /// One `WAIT` behind the reads of a group.
-    async fn wait(&self, address: &str, group: &[Request]) -> Result<Vec<Confirmed>, Lost> {
+    async fn wait(&self, address: &str, group: &[ConfirmRequest]) -> Result<Vec<Confirmed>, Lost> {
         let server = self.servers.at(address).await?;
         let mut commands = Pipeline::with_capacity(group.len() + 2);
         for request in group {

@@ -21,8 +21,8 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::access::Access;
-use super::node::{Lost, Node};
+use super::access::ServerAccess;
+use super::node::{Lost, RedisNode};
 use super::reply::{Reply, in_resp2};
 use super::script;
 
@@ -64,7 +64,7 @@ pub(crate) enum Purpose {
 }
 
 /// A live connection, until it is not: see the module.
-pub(crate) struct Connection {
+pub(crate) struct RedisConnection {
     shared: Arc<ConnectionState>,
     /// What `INFO` said when the connection was opened.
     info: InfoDict,
@@ -88,18 +88,18 @@ struct ConnectionState {
     unused: CancellationToken,
 }
 
-impl fmt::Debug for Connection {
+impl fmt::Debug for RedisConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let over = self.shared.server().as_ref().err().cloned();
         f.debug_struct("Connection").field("address", &self.shared.address).field("over", &over).finish()
     }
 }
 
-impl Connection {
+impl RedisConnection {
     /// Connects, logs in and, if asked to, loads the scripts.
     pub(crate) async fn open(
         address: &str,
-        access: &Access,
+        access: &ServerAccess,
         how: Use,
         tasks: &TaskTracker,
     ) -> Result<Self, Lost> {
@@ -131,7 +131,7 @@ impl Connection {
     }
 
     /// What every connection begins with.
-    async fn begin(&mut self, access: &Access, how: Use) -> Result<(), Lost> {
+    async fn begin(&mut self, access: &ServerAccess, how: Use) -> Result<(), Lost> {
         for command in access.login() {
             self.must(command).await?;
         }
@@ -169,14 +169,14 @@ impl Connection {
 }
 
 /// Sends one command.
-pub(crate) fn ask(node: &dyn Node, command: Cmd) -> BoxFuture<'static, Result<Value, Lost>> {
+pub(crate) fn ask(node: &dyn RedisNode, command: Cmd) -> BoxFuture<'static, Result<Value, Lost>> {
     let mut commands = Pipeline::with_capacity(1);
     commands.add_command(command);
     let answers = node.call(commands);
     async move { Ok(answers.await?.pop().unwrap_or(Value::Nil)) }.boxed()
 }
 
-impl Node for Connection {
+impl RedisNode for RedisConnection {
     fn address(&self) -> &str {
         &self.shared.address
     }

@@ -30,14 +30,14 @@ mod tests;
 mod topology;
 mod watch;
 
-pub(crate) use self::access::{Access, split};
+pub(crate) use self::access::{ServerAccess, split};
 pub(crate) use self::ask::{Failed, ask, asking, check_server, check_wait, explain, once};
-pub(crate) use self::backoff::Backoff;
+pub(crate) use self::backoff::RetryPauses;
 pub(crate) use self::confirm::{Confirmations, Confirmed, Quorum, Replicas};
 pub(crate) use self::connection::{Purpose, Use};
 pub(crate) use self::fault::{Remedy, remedy, shown};
-pub(crate) use self::node::{Lost, Network, Node};
-pub(crate) use self::pool::Pool;
+pub(crate) use self::node::{Lost, Network, RedisNode};
+pub(crate) use self::pool::ConnectionPool;
 pub(crate) use self::reply::{Reply, numbers};
 pub(crate) use self::script::{Script, load_all};
 pub(crate) use self::servers::{Seeds, Servers};

@@ -11,7 +11,7 @@ use redis::{Pipeline, Value};
 pub(crate) struct Lost(pub(crate) String);
 
 /// A connection to one server. Once it has failed it stays failed: ask the [`Network`] for another.
-pub(crate) trait Node: Send + Sync {
+pub(crate) trait RedisNode: Send + Sync {
     /// `host:port`, or the path of a Unix socket.
     fn address(&self) -> &str;
 
@@ -28,10 +28,10 @@ pub(crate) trait Node: Send + Sync {
 /// Finds servers.
 pub(crate) trait Network: Send + Sync {
     /// A live connection to the master of a hash slot, as far as is known.
-    fn master(&self, hash_slot: u16) -> BoxFuture<'_, Result<Arc<dyn Node>, Lost>>;
+    fn master(&self, hash_slot: u16) -> BoxFuture<'_, Result<Arc<dyn RedisNode>, Lost>>;
 
     /// A live connection to the server at an address, for one command after an `ASK` redirection.
-    fn at(&self, address: &str) -> BoxFuture<'_, Result<Arc<dyn Node>, Lost>>;
+    fn at(&self, address: &str) -> BoxFuture<'_, Result<Arc<dyn RedisNode>, Lost>>;
 
     /// A server said `MOVED`.
     fn moved(&self, hash_slot: u16, address: &str);

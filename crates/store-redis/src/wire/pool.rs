@@ -1,7 +1,7 @@
 //! The connections of a store, one to a server for each [`Use`], shared by all that use it.
 //!
-//! A server that is in use no more is forgotten ([`Pool::keep_only`]): its connection is closed
-//! when the last call on it has ended.
+//! A server that is in use no more is forgotten ([`ConnectionPool::keep_only`]): its connection is
+//! closed when the last call on it has ended.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex as Lock, PoisonError};
@@ -11,10 +11,10 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use super::access::Access;
-use super::connection::{Connection, Use};
-use super::node::{Lost, Node};
-use super::settings::Settings;
+use super::access::ServerAccess;
+use super::connection::{RedisConnection, Use};
+use super::node::{Lost, RedisNode};
+use super::settings::ServerSettings;
 
 /// A server to which no connection could be made is not tried again for so long. Callers queue on
 /// one lock: without this each of them would wait for its own attempt in turn.
@@ -22,37 +22,37 @@ const REFUSED_FOR: Duration = Duration::from_millis(30);
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Pool {
-    access: Access,
+pub(crate) struct ConnectionPool {
+    access: ServerAccess,
     tasks: TaskTracker,
-    settings: Settings,
+    settings: ServerSettings,
     entries: Lock<Entries>,
 }
 
 /// By address and use.
-type Entries = HashMap<(String, Use), Arc<Mutex<Entry>>>;
+type Entries = HashMap<(String, Use), Arc<Mutex<PoolEntry>>>;
 
 #[derive(Debug, Default)]
-enum Entry {
+enum PoolEntry {
     #[default]
     Unknown,
-    Connected(Arc<Connection>),
+    Connected(Arc<RedisConnection>),
     Refused(Instant, Lost),
 }
 
-impl Pool {
+impl ConnectionPool {
     /// Connections are opened when they are asked for.
-    pub(crate) fn new(access: Access, tasks: TaskTracker) -> Self {
-        Self { access, tasks, settings: Settings::default(), entries: Lock::default() }
+    pub(crate) fn new(access: ServerAccess, tasks: TaskTracker) -> Self {
+        Self { access, tasks, settings: ServerSettings::default(), entries: Lock::default() }
     }
 
     /// How servers are entered.
-    pub(crate) const fn access(&self) -> &Access {
+    pub(crate) const fn access(&self) -> &ServerAccess {
         &self.access
     }
 
     /// What the servers said of themselves when connections were opened.
-    pub(crate) const fn settings(&self) -> &Settings {
+    pub(crate) const fn settings(&self) -> &ServerSettings {
         &self.settings
     }
 
@@ -74,7 +74,7 @@ impl Pool {
     /// # Errors
     ///
     /// [`Lost`] says why there is none.
-    pub(crate) async fn get(&self, address: &str, how: Use) -> Result<Arc<Connection>, Lost> {
+    pub(crate) async fn get(&self, address: &str, how: Use) -> Result<Arc<RedisConnection>, Lost> {
         let entry = {
             let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
             entries.entry((address.to_owned(), how)).or_default().clone()
@@ -82,17 +82,17 @@ impl Pool {
         // Held while connecting: one attempt serves all who wait.
         let mut entry = entry.lock().await;
         match &*entry {
-            Entry::Connected(connection) if !connection.is_over() => return Ok(connection.clone()),
-            Entry::Refused(at, lost) if at.elapsed() < REFUSED_FOR => return Err(lost.clone()),
+            PoolEntry::Connected(connection) if !connection.is_over() => return Ok(connection.clone()),
+            PoolEntry::Refused(at, lost) if at.elapsed() < REFUSED_FOR => return Err(lost.clone()),
             _ => {}
         }
-        let opened = Connection::open(address, &self.access, how, &self.tasks).await.map(Arc::new);
+        let opened = RedisConnection::open(address, &self.access, how, &self.tasks).await.map(Arc::new);
         if let Ok(connection) = &opened {
             self.settings.note(address, connection.info());
         }
         *entry = match &opened {
-            Ok(connection) => Entry::Connected(connection.clone()),
-            Err(lost) => Entry::Refused(Instant::now(), lost.clone()),
+            Ok(connection) => PoolEntry::Connected(connection.clone()),
+            Err(lost) => PoolEntry::Refused(Instant::now(), lost.clone()),
         };
         opened
     }

@@ -9,10 +9,10 @@
 
 use redis::{Value, cmd};
 
-use super::access::Access;
+use super::access::ServerAccess;
 use super::connection::Use;
 use super::node::Lost;
-use super::pool::Pool;
+use super::pool::ConnectionPool;
 use super::reply::Reply;
 
 /// What Redis says to a command before the password that it wants.
@@ -21,18 +21,18 @@ const NO_PASSWORD: &str = "NOAUTH";
 /// Connections to Sentinels.
 #[derive(Debug)]
 pub(crate) struct Sentinels {
-    plain: Pool,
+    plain: ConnectionPool,
     /// With the user and the password of the Redis servers.
-    logged_in: Pool,
+    logged_in: ConnectionPool,
 }
 
 impl Sentinels {
     /// Sentinels are entered like the servers of `pool`, but without a database, and with a
     /// password only if they ask for one.
-    pub(crate) fn beside(pool: &Pool) -> Self {
-        let access = Access { db: 0, resp3: false, ..pool.access().clone() };
-        let nobody = Access { user: None, password: None, ..access.clone() };
-        let entering = |access| Pool::new(access, pool.tasks().clone());
+    pub(crate) fn beside(pool: &ConnectionPool) -> Self {
+        let access = ServerAccess { db: 0, resp3: false, ..pool.access().clone() };
+        let nobody = ServerAccess { user: None, password: None, ..access.clone() };
+        let entering = |access| ConnectionPool::new(access, pool.tasks().clone());
         Self { plain: entering(nobody), logged_in: entering(access) }
     }
 

@@ -15,12 +15,12 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 
-use super::connection::{Connection, Purpose, Use};
-use super::node::{Lost, Network, Node};
-use super::pool::Pool;
+use super::connection::{Purpose, RedisConnection, Use};
+use super::node::{Lost, Network, RedisNode};
+use super::pool::ConnectionPool;
 use super::sentinel::Sentinels;
-use super::settings::Settings;
-use super::topology::{Range, Topology, of_cluster, of_standalone};
+use super::settings::ServerSettings;
+use super::topology::{Range, SlotMap, of_cluster, of_standalone};
 
 /// How long one server may take to say which masters there are: others are asked as well.
 const LOOK_WITHIN: Duration = Duration::from_secs(2);
@@ -46,10 +46,10 @@ pub(crate) struct Servers {
 struct Known {
     seeds: Seeds,
     cluster: bool,
-    topology: Topology,
+    topology: SlotMap,
     /// The last look at the map. Held while looking.
     look: Mutex<Option<Look>>,
-    pool: Pool,
+    pool: ConnectionPool,
     sentinels: Sentinels,
 }
 
@@ -68,7 +68,7 @@ impl Servers {
     /// # Errors
     ///
     /// [`Lost`] if no address leads to a master; it names the reason for each.
-    pub(crate) async fn discover(seeds: Seeds, pool: Pool, how: Use) -> Result<Self, Lost> {
+    pub(crate) async fn discover(seeds: Seeds, pool: ConnectionPool, how: Use) -> Result<Self, Lost> {
         let cluster = match &seeds {
             Seeds::Servers(addresses) => is_cluster(addresses, &pool, how).await?,
             Seeds::Sentinels(..) => false,
@@ -106,7 +106,7 @@ impl Servers {
     }
 
     /// What the servers said of themselves.
-    pub(crate) fn settings(&self) -> &Settings {
+    pub(crate) fn settings(&self) -> &ServerSettings {
         self.known.pool.settings()
     }
 
@@ -115,7 +115,7 @@ impl Servers {
     /// # Errors
     ///
     /// [`Lost`] says why there is none.
-    pub(crate) async fn connection(&self, address: &str) -> Result<Arc<Connection>, Lost> {
+    pub(crate) async fn connection(&self, address: &str) -> Result<Arc<RedisConnection>, Lost> {
         self.known.pool.get(address, self.how).await
     }
 
@@ -227,7 +227,7 @@ impl Servers {
 }
 
 impl Network for Servers {
-    fn master(&self, hash_slot: u16) -> BoxFuture<'_, Result<Arc<dyn Node>, Lost>> {
+    fn master(&self, hash_slot: u16) -> BoxFuture<'_, Result<Arc<dyn RedisNode>, Lost>> {
         async move {
             let Some(address) = self.master_address(hash_slot) else {
                 return Err(Lost(format!("no server has hash slot {hash_slot}")));
@@ -237,9 +237,9 @@ impl Network for Servers {
         .boxed()
     }
 
-    fn at(&self, address: &str) -> BoxFuture<'_, Result<Arc<dyn Node>, Lost>> {
+    fn at(&self, address: &str) -> BoxFuture<'_, Result<Arc<dyn RedisNode>, Lost>> {
         let address = address.to_owned();
-        async move { Ok(self.connection(&address).await? as Arc<dyn Node>) }.boxed()
+        async move { Ok(self.connection(&address).await? as Arc<dyn RedisNode>) }.boxed()
     }
 
     fn moved(&self, hash_slot: u16, address: &str) {
@@ -279,7 +279,7 @@ impl Network for Servers {
 }
 
 /// Whether the servers are nodes of a Redis Cluster, by the first that answers.
-async fn is_cluster(addresses: &[String], pool: &Pool, how: Use) -> Result<bool, Lost> {
+async fn is_cluster(addresses: &[String], pool: &ConnectionPool, how: Use) -> Result<bool, Lost> {
     let mut refused = Vec::new();
     for address in addresses {
         match pool.get(address, how).await {

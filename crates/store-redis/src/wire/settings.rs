@@ -19,7 +19,7 @@ pub(crate) const POLICY: &str = "maxmemory_policy";
 
 /// What servers have said of themselves, by address.
 #[derive(Debug, Default)]
-pub(crate) struct Settings(Mutex<HashMap<String, Noted>>);
+pub(crate) struct ServerSettings(Mutex<HashMap<String, Noted>>);
 
 #[derive(Clone, Copy, Default, Debug)]
 struct Noted {
@@ -30,7 +30,7 @@ struct Noted {
     has_replicas: Option<bool>,
 }
 
-impl Settings {
+impl ServerSettings {
     fn noted(&self) -> MutexGuard<'_, HashMap<String, Noted>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn what_a_server_said_counts_until_it_says_otherwise() {
-        let settings = Settings::default();
+        let settings = ServerSettings::default();
         let note = |text: &str| settings.note("a:1", &InfoDict::new(text));
         assert!(settings.append_only("a:1"), "it has not said anything yet");
         note("# Memory\r\nmaxmemory_policy:noeviction\r\n");

@@ -12,31 +12,31 @@ use std::time::Duration;
 use redis::{Cmd, Pipeline, Value, cmd};
 use tokio_util::task::TaskTracker;
 
-use super::connection::Connection;
+use super::connection::RedisConnection;
 use super::*;
-use crate::options::Options;
+use crate::options::RedisOptions;
 use crate::test_support::*;
 use mtimer_tls::ClientFiles;
 
 const LONG_TIMEOUT: Use = Use { purpose: Purpose::Partitions, answer_within: Duration::from_secs(20) };
 
-fn pool(access: Access) -> Pool {
-    Pool::new(access, TaskTracker::new())
+fn pool(access: ServerAccess) -> ConnectionPool {
+    ConnectionPool::new(access, TaskTracker::new())
 }
 
 /// A connection as the store makes it of an address.
-async fn open(url: String) -> Result<Connection, Lost> {
-    open_with(Options::new([url], "t"), LONG_TIMEOUT).await
+async fn open(url: String) -> Result<RedisConnection, Lost> {
+    open_with(RedisOptions::new([url], "t"), LONG_TIMEOUT).await
 }
 
-async fn open_with(options: Options, how: Use) -> Result<Connection, Lost> {
+async fn open_with(options: RedisOptions, how: Use) -> Result<RedisConnection, Lost> {
     let (seeds, access) = options.check().expect("usable options");
     let Seeds::Servers(addresses) = seeds else { panic!("{seeds:?} are no servers") };
-    Connection::open(&addresses[0], &access, how, &TaskTracker::new()).await
+    RedisConnection::open(&addresses[0], &access, how, &TaskTracker::new()).await
 }
 
 async fn discover(urls: Vec<String>) -> Servers {
-    let (seeds, access) = Options::new(urls, "t").check().expect("usable options");
+    let (seeds, access) = RedisOptions::new(urls, "t").check().expect("usable options");
     Servers::discover(seeds, pool(access), LONG_TIMEOUT).await.expect("servers")
 }
 

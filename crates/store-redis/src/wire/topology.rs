@@ -23,9 +23,9 @@ pub(crate) struct Range {
 
 /// The map of hash slots, as far as it is known.
 #[derive(Debug, Default)]
-pub(crate) struct Topology(Mutex<Vec<Range>>);
+pub(crate) struct SlotMap(Mutex<Vec<Range>>);
 
-impl Topology {
+impl SlotMap {
     fn ranges(&self) -> MutexGuard<'_, Vec<Range>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_redirection_changes_one_hash_slot() {
-        let map = Topology::default();
+        let map = SlotMap::default();
         map.put(vec![Range { from: 0, to: 16_383, master: "a:1".into(), replicas: Some(2) }]);
         map.moved(5, "b:1");
         map.moved(5, "c:1");

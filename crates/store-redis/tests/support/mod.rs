@@ -17,7 +17,7 @@ use mtimer_store::conformance::{Fault, Harness, Site, Unsupported};
 use mtimer_store_redis::test_support::{
     Proxy, Server, ServerOptions, TestCluster, as_user, documented_rights, user_with,
 };
-use mtimer_store_redis::{Options, RedisStore};
+use mtimer_store_redis::{RedisOptions, RedisStore};
 
 /// How long a condition may take to come true.
 pub const WITHIN: Duration = Duration::from_secs(60);
@@ -136,7 +136,7 @@ impl Site for ClusterSite {
 }
 
 async fn open(urls: Vec<String>, cluster: String, partitions: u16) -> Arc<dyn Store> {
-    let options = Options { partitions: Some(partitions), ..Options::new(urls, cluster) };
+    let options = RedisOptions { partitions: Some(partitions), ..RedisOptions::new(urls, cluster) };
     Arc::new(RedisStore::connect(options).await.expect("the store can be used"))
 }
 

@@ -9,7 +9,7 @@ use mtimer_store::{
     Acquire, AcquireError, Acquired, Answer, Batch, Lane, LaneError, LaneFuture, Load, LoadedTimer, Op,
     Store, Verdict,
 };
-use mtimer_store_redis::{Options, RedisStore};
+use mtimer_store_redis::{RedisOptions, RedisStore};
 use mtimer_types::{Destination, Key, KeyPolicy, Nonce, PartitionId, Term, Time, Timer, TimerId};
 
 pub const PARTITION: PartitionId = PartitionId(2);
@@ -54,13 +54,13 @@ pub struct Owner {
     pub lane: Arc<dyn Lane>,
 }
 
-pub async fn connect(options: Options) -> Arc<RedisStore> {
+pub async fn connect(options: RedisOptions) -> Arc<RedisStore> {
     Arc::new(RedisStore::connect(options).await.expect("the store can be used"))
 }
 
 impl Owner {
     pub async fn new(url: &str) -> Self {
-        Self::of(connect(Options::new([url], "t")).await).await
+        Self::of(connect(RedisOptions::new([url], "t")).await).await
     }
 
     pub async fn of(store: Arc<RedisStore>) -> Self {

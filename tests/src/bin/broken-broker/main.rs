@@ -13,7 +13,7 @@ use std::sync::Arc;
 use mtimer_broker::config::{Config, LogFormat, PartialConfig, RedisConfig, Replication, StoreConfig};
 use mtimer_broker::{Broker, StartError, start_unless};
 use mtimer_store::{Store, StoreInfo};
-use mtimer_store_redis::{Durability, Options, RedisStore};
+use mtimer_store_redis::{RedisDurability, RedisOptions, RedisStore};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -96,16 +96,16 @@ fn start_log(config: &Config) -> Result<(), Error> {
     .map_err(|error| error as Error)
 }
 
-fn redis_options(redis: &RedisConfig, cluster: &str) -> Options {
+fn redis_options(redis: &RedisConfig, cluster: &str) -> RedisOptions {
     let durability = match redis.replication {
-        None => Durability::Redis,
-        Some(Replication { replicas, within }) => Durability::Replicated { replicas, timeout: within },
+        None => RedisDurability::Redis,
+        Some(Replication { replicas, within }) => RedisDurability::Replicated { replicas, timeout: within },
     };
-    Options {
+    RedisOptions {
         tls: redis.tls.clone(),
         partitions: redis.partitions,
         durability,
         log_bytes: redis.write_log_bytes,
-        ..Options::new(redis.urls.iter().cloned(), cluster)
+        ..RedisOptions::new(redis.urls.iter().cloned(), cluster)
     }
 }

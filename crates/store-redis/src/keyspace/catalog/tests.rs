@@ -136,7 +136,7 @@ fn a_slot_is_forgotten_with_its_last_timer_and_an_unknown_one_is_not() {
     catalog.removed(slot, [timers[1]]);
     assert_eq!(catalog.candidates(timers[1]), []);
     catalog.removed(slot, [timers[0]]);
-    assert!(!catalog.has(slot) && catalog.step(Time::from_ms(9_000)) == Step::Done);
+    assert!(!catalog.has(slot) && catalog.step(Time::from_ms(9_000)) == LoadStep::Done);
     catalog.found(slot, IndexKey::List, 200);
     catalog.removed(slot, (0..200).map(|n| id(7_000, SlotWidth::Second, mix(n))));
     assert!(catalog.has(slot) && !catalog.knows_ids(slot));
@@ -196,7 +196,7 @@ fn a_dense_wide_slot_is_split_before_it_begins_and_takes_nothing_in_from_then_on
     let (left, _) = catalog.contents((0, SlotWidth::Hour, 10 * HOUR));
     assert!((500..=640).contains(&left), "{left}");
     assert_eq!(file(&mut catalog, new(2_002)).width, SlotWidth::Hour);
-    assert!(matches!(catalog.step(Time::from_ms(11 * HOUR)), Step::Read(_)));
+    assert!(matches!(catalog.step(Time::from_ms(11 * HOUR)), LoadStep::Read(_)));
 }
 
 #[test]
@@ -205,10 +205,10 @@ fn a_step_is_bounded() {
     for n in 0..2_000 {
         file(&mut catalog, id(n * 50, SlotWidth::Second, mix(n)));
     }
-    let Step::Read(slots) = catalog.step(Time::from_ms(HOUR)) else { panic!("nothing to read") };
+    let LoadStep::Read(slots) = catalog.step(Time::from_ms(HOUR)) else { panic!("nothing to read") };
     let sizes = slots.iter().map(|slot| catalog.slots[slot].timers);
     assert!(sizes.sum::<u32>() <= STEP_TIMERS && slots.len() <= STEP_SLOTS && slots.len() > 1);
-    let Step::Read(slots) = catalog.step(Time::from_ms(1_000)) else { panic!("nothing to read") };
+    let LoadStep::Read(slots) = catalog.step(Time::from_ms(1_000)) else { panic!("nothing to read") };
     assert!(slots.iter().all(|slot| slot.start <= 1_000));
 }
 
@@ -363,12 +363,12 @@ impl World {
                 let before = self.catalog.horizon();
                 for _ in 0..steps {
                     match self.catalog.step(Time::from_ms(until)) {
-                        Step::Read(slots) => slots.into_iter().for_each(|slot| self.read(slot)),
-                        Step::Split(slots) => {
+                        LoadStep::Read(slots) => slots.into_iter().for_each(|slot| self.read(slot)),
+                        LoadStep::Split(slots) => {
                             assert!(!slots.is_empty());
                             self.split(slots);
                         }
-                        Step::Done => break,
+                        LoadStep::Done => break,
                     }
                 }
                 self.catalog.advance(Time::from_ms(until));

@@ -12,10 +12,10 @@ use redis::{Arg, Cmd, Pipeline, Value};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::partition::identity::Identity;
+use crate::partition::identity::WriterIdentity;
 use crate::partition::log::{Log, LogBudget};
-use crate::partition::writer::Writer;
-use crate::wire::{Lost, Network, Node};
+use crate::partition::writer::PartitionWriter;
+use crate::wire::{Lost, Network, RedisNode};
 
 const PARTITION: PartitionId = PartitionId(2);
 const OURS: Epoch = Epoch(7);
@@ -49,7 +49,7 @@ impl Server {
     }
 }
 
-impl Node for Server {
+impl RedisNode for Server {
     fn address(&self) -> &str {
         self.address
     }
@@ -71,12 +71,12 @@ struct Servers {
 }
 
 impl Network for Servers {
-    fn master(&self, _: u16) -> BoxFuture<'_, Result<Arc<dyn Node>, Lost>> {
+    fn master(&self, _: u16) -> BoxFuture<'_, Result<Arc<dyn RedisNode>, Lost>> {
         let node = Arc::new(self.all[self.master.load(Ordering::Relaxed)]);
-        async move { Ok(node as Arc<dyn Node>) }.boxed()
+        async move { Ok(node as Arc<dyn RedisNode>) }.boxed()
     }
 
-    fn at(&self, _: &str) -> BoxFuture<'_, Result<Arc<dyn Node>, Lost>> {
+    fn at(&self, _: &str) -> BoxFuture<'_, Result<Arc<dyn RedisNode>, Lost>> {
         self.master(0)
     }
 
@@ -105,7 +105,7 @@ impl Network for Servers {
 async fn read(former: (Epoch, u64), master: (Epoch, u64)) -> Result<Vec<Value>, LaneError> {
     let server = |address, (epoch, seq), is_master| Server { address, epoch, seq, is_master };
     let all = [server("former", former, false), server("master", master, true)];
-    let identity = Identity {
+    let identity = WriterIdentity {
         partition: PARTITION,
         owner_key: "owner".into(),
         hash_slot: 0,
@@ -115,7 +115,8 @@ async fn read(former: (Epoch, u64), master: (Epoch, u64)) -> Result<Vec<Value>, 
     let log = Arc::new(Log::new(Arc::new(LogBudget::new(1 << 20))));
     let (health, _) = watch::channel(Health::Up);
     let network = Arc::new(Servers { all, master: AtomicUsize::new(0) });
-    let mut writer = Writer::new(network, identity, SEQ, log, None, health, CancellationToken::new());
+    let mut writer =
+        PartitionWriter::new(network, identity, SEQ, log, None, health, CancellationToken::new());
     writer.read(redis::pipe().cmd("GET").arg("key")).await
 }
 

@@ -64,7 +64,7 @@ async fn a_server_that_is_master_no_more_is_forgotten_for_all_uses() {
 async fn a_replica_alone_is_refused_with_advice() {
     let (master, replica) = (Server::start(), Server::start());
     replica.call::<()>(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
-    let (seeds, access) = Options::new([replica.url()], "t").check().unwrap();
+    let (seeds, access) = RedisOptions::new([replica.url()], "t").check().unwrap();
     let lost = Servers::discover(seeds, pool(access), LONG_TIMEOUT).await.unwrap_err();
     assert!(lost.0.contains("give the master's address"), "{lost}");
 }
@@ -122,7 +122,7 @@ async fn a_cluster_with_tls_is_found() {
     until("the cluster is ok", || server.call::<String>(&["CLUSTER", "INFO"]).contains("cluster_state:ok"))
         .await;
     let tls = ClientFiles { authorities: Some(authority.certificate()), ..ClientFiles::default() };
-    let options = Options { tls, ..Options::new([server.tls_url()], "t") };
+    let options = RedisOptions { tls, ..RedisOptions::new([server.tls_url()], "t") };
     let (seeds, access) = options.check().unwrap();
     let servers = Servers::discover(seeds.clone(), pool(access), LONG_TIMEOUT).await.unwrap();
     assert!(servers.is_cluster());

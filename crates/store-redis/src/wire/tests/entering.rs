@@ -14,8 +14,8 @@ fn tls_server(authority: &Arc<Authority>, clients_too: bool) -> Server {
     Server::start_with(ServerOptions { tls, ..ServerOptions::default() })
 }
 
-async fn open_tls(url: String, tls: ClientFiles) -> Result<Connection, Lost> {
-    open_with(Options { tls, ..Options::new([url], "t") }, LONG_TIMEOUT).await
+async fn open_tls(url: String, tls: ClientFiles) -> Result<RedisConnection, Lost> {
+    open_with(RedisOptions { tls, ..RedisOptions::new([url], "t") }, LONG_TIMEOUT).await
 }
 
 fn set_mode(path: &Path, mode: u32) {
@@ -27,7 +27,7 @@ fn trusting(authority: &Authority) -> ClientFiles {
 }
 
 /// What an operator is told.
-fn advice(refused: Result<Connection, Lost>) -> String {
+fn advice(refused: Result<RedisConnection, Lost>) -> String {
     match explain(refused.map(drop).unwrap_err()) {
         StoreError::Unusable(text) => text,
         StoreError::Unavailable(text) => panic!("no advice: {text}"),
@@ -85,10 +85,10 @@ async fn a_renewed_client_certificate_is_shown_without_a_restart() {
         ..trusting(&authority)
     };
     let authorities = tls.authorities.clone().unwrap();
-    let (_, access) = Options { tls, ..Options::new([server.tls_url()], "t") }.check().unwrap();
+    let (_, access) = RedisOptions { tls, ..RedisOptions::new([server.tls_url()], "t") }.check().unwrap();
     let address = server.tls_url().trim_start_matches("rediss://").to_owned();
     let tasks = TaskTracker::new();
-    let open = async || Connection::open(&address, &access, LONG_TIMEOUT, &tasks).await;
+    let open = async || RedisConnection::open(&address, &access, LONG_TIMEOUT, &tasks).await;
     open().await.unwrap();
     let replace = |(new_certificate, new_key): &(PathBuf, PathBuf)| {
         std::fs::copy(new_certificate, &certificate).unwrap();
@@ -195,7 +195,7 @@ async fn servers_that_cannot_be_used_are_refused_with_advice() {
 }
 
 /// What waiting may mend.
-fn advice_free(refused: Result<Connection, Lost>) -> String {
+fn advice_free(refused: Result<RedisConnection, Lost>) -> String {
     match explain(refused.map(drop).unwrap_err()) {
         StoreError::Unavailable(text) => text,
         StoreError::Unusable(text) => panic!("{text}"),

@@ -5,7 +5,7 @@ use mtimer_store::StoreError;
 use super::*;
 
 async fn looked(urls: Vec<String>) -> Result<Servers, Lost> {
-    let (seeds, access) = Options::new(urls, "t").check().unwrap();
+    let (seeds, access) = RedisOptions::new(urls, "t").check().unwrap();
     Servers::discover(seeds, pool(access), LONG_TIMEOUT).await
 }
 

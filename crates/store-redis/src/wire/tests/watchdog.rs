@@ -11,7 +11,7 @@ const SHORT_TIMEOUT: Use = Use { answer_within: Duration::from_millis(300), ..LO
 #[tokio::test]
 async fn a_connection_that_is_silent_while_an_answer_is_due_is_over() {
     let server = Server::start();
-    let connection = open_with(Options::new([server.url()], "t"), SHORT_TIMEOUT).await.unwrap();
+    let connection = open_with(RedisOptions::new([server.url()], "t"), SHORT_TIMEOUT).await.unwrap();
     // Silence is no fault while nothing is asked.
     tokio::time::sleep(SHORT_TIMEOUT.answer_within * 2).await;
     connection.ask(cmd("PING")).await.unwrap();
@@ -40,7 +40,7 @@ async fn a_connection_that_is_silent_while_an_answer_is_due_is_over() {
 #[tokio::test]
 async fn a_silent_server_is_noticed_although_every_caller_gives_up_before() {
     let server = Server::start();
-    let connection = open_with(Options::new([server.url()], "t"), SHORT_TIMEOUT).await.unwrap();
+    let connection = open_with(RedisOptions::new([server.url()], "t"), SHORT_TIMEOUT).await.unwrap();
     server.freeze();
     let began = Instant::now();
     while !connection.is_over() {
@@ -58,7 +58,7 @@ async fn a_silent_server_is_noticed_although_every_caller_gives_up_before() {
 async fn a_server_that_is_slow_but_answers_is_not_lost() {
     let server = Server::start();
     let limit = Use { answer_within: Duration::from_secs(1), ..LONG_TIMEOUT };
-    let connection = open_with(Options::new([server.url()], "t"), limit).await.unwrap();
+    let connection = open_with(RedisOptions::new([server.url()], "t"), limit).await.unwrap();
     let sleeps = || async {
         for _ in 0..6 {
             let sleep = cmd("DEBUG").arg(&["SLEEP", "0.1"]).to_owned();
@@ -93,7 +93,7 @@ async fn a_lost_connection_fails_everything_unanswered_and_sends_nothing_twice()
 #[tokio::test]
 async fn a_pool_opens_a_connection_anew_and_does_not_hammer_a_server_that_refuses() {
     let mut server = Server::start();
-    let pool = pool(Access::default());
+    let pool = pool(ServerAccess::default());
     let address = server.address();
     let first = pool.get(&address, LONG_TIMEOUT).await.unwrap();
     assert!(std::sync::Arc::ptr_eq(&first, &pool.get(&address, LONG_TIMEOUT).await.unwrap()));
