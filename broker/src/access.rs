@@ -189,7 +189,7 @@ impl Access {
         let Some(tokens) = &self.tokens else { return Ok(()) };
         let tokens = tokens.borrow().clone();
         let who = tokens.authenticate(token, now()).map_err(NoMetrics::Unauthorized)?;
-        needs::Need::Everywhere(Verb::Read).check(who).map_err(NoMetrics::Forbidden)
+        needs::Requirement::Everywhere(Verb::Read).check(who).map_err(NoMetrics::Forbidden)
     }
 
     /// Has the files read again soon, changed or not.

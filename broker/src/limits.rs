@@ -16,7 +16,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use mtimer_access::{Bucket, Limit, Limits, Principal, Verb};
+use mtimer_access::{Limit, Limits, Principal, TokenBucket, Verb};
 use mtimer_core::{DeniedOp, Now};
 use mtimer_protocol::{ErrorCode, Request, RequestOp};
 use mtimer_types::limits::MAX_LIMITED;
@@ -56,7 +56,7 @@ impl fmt::Display for Whose {
 /// What a token or a group has used.
 #[derive(Debug)]
 struct Usage {
-    bucket: Option<Bucket>,
+    bucket: Option<TokenBucket>,
     connections: u32,
     /// Pending timers at the last count.
     pending: u64,
@@ -73,7 +73,7 @@ impl Usage {
 
     /// Says whether it can be forgotten: a new one would allow the same.
     fn is_idle(&mut self, now_ms: u64) -> bool {
-        let forgettable = |bucket: &Bucket| bucket.is_idle(now_ms);
+        let forgettable = |bucket: &TokenBucket| bucket.is_idle(now_ms);
         self.connections == 0 && self.added == 0 && self.bucket.as_ref().is_none_or(forgettable)
     }
 
@@ -92,7 +92,7 @@ impl Usage {
         match limits.rate() {
             None => self.bucket = None,
             Some(rate) => {
-                let bucket = self.bucket.get_or_insert_with(|| Bucket::full(rate, now_ms));
+                let bucket = self.bucket.get_or_insert_with(|| TokenBucket::full(rate, now_ms));
                 bucket.fill(rate, now_ms);
                 if !bucket.has_one() {
                     return Err(Limit::Schedules);

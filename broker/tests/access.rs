@@ -6,7 +6,7 @@ mod support;
 
 use std::path::Path;
 
-use mtimer_access::{Entry, Token};
+use mtimer_access::{Token, TokenEntry};
 use mtimer_broker::{AccessOptions, Broker, BrokerOptions, TlsOptions, start};
 use mtimer_protocol::{
     ClientMessage, ErrorCode, Hello, OpReply, Query, QueryAnswer, RequestOp, Role, ServerMessage,
@@ -20,7 +20,7 @@ use tokio::time::timeout;
 /// Writes a file of tokens, the first with the number 1.
 fn write(path: &Path, grants: &[&str]) {
     let entry = |(n, grant): (u8, &&str)| match *grant {
-        "expired" => Entry { expires_ms: Some(1), grants: Vec::new(), ..entry(n, "read:*") },
+        "expired" => TokenEntry { expires_ms: Some(1), grants: Vec::new(), ..entry(n, "read:*") },
         grant => entry(n, grant),
     };
     write_tokens(path, (1..).zip(grants).map(entry));

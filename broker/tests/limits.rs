@@ -7,7 +7,7 @@ mod support;
 use std::path::Path;
 use std::time::Duration;
 
-use mtimer_access::Entry;
+use mtimer_access::TokenEntry;
 use mtimer_broker::BrokerOptions;
 use mtimer_protocol::{ClientMessage, ErrorCode, Hello, OpReply, Role, ServerMessage};
 use mtimer_store::MemoryStore;
@@ -23,7 +23,7 @@ use tokio::time::timeout;
 fn write(path: &Path, limits: &[&str]) {
     let entry = |(n, limits): (u8, &&str)| {
         let limits = limits.parse().unwrap_or_default();
-        Entry { limits, ..entry(n, "schedule,cancel,register,read,broker:*") }
+        TokenEntry { limits, ..entry(n, "schedule,cancel,register,read,broker:*") }
     };
     write_tokens(path, (1..).zip(limits).map(entry));
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use mtimer_access::Entry;
+use mtimer_access::TokenEntry;
 use mtimer_types::Time;
 use tempfile::TempDir;
 
@@ -27,7 +27,7 @@ impl TokensFile {
     /// Writes a token for each number, with its expiry. The file may be of the same age and length
     /// as before.
     fn write(&self, tokens: &[(u8, Option<u64>)]) {
-        let entries = tokens.iter().map(|&(n, expires_ms)| Entry {
+        let entries = tokens.iter().map(|&(n, expires_ms)| TokenEntry {
             id: token(n).id().to_owned(),
             name: "test".to_owned(),
             sha256: token(n).hash(),

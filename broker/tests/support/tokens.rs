@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use mtimer_access::{Entry, Token, Tokens};
+use mtimer_access::{Token, TokenEntry, Tokens};
 use mtimer_broker::{AccessOptions, Broker, BrokerOptions};
 use mtimer_protocol::Hello;
 
@@ -15,8 +15,8 @@ pub(crate) fn token(n: u8) -> Token {
 }
 
 /// The entry of `token(n)`, which never expires and has no limits.
-pub(crate) fn entry(n: u8, grants: &str) -> Entry {
-    Entry {
+pub(crate) fn entry(n: u8, grants: &str) -> TokenEntry {
+    TokenEntry {
         id: token(n).id().to_owned(),
         name: "test".to_owned(),
         sha256: token(n).hash(),
@@ -27,7 +27,7 @@ pub(crate) fn entry(n: u8, grants: &str) -> Entry {
 }
 
 /// Replaces a file of tokens in one step, as a broker that reads it again needs it.
-pub(crate) fn write_tokens(path: &Path, entries: impl IntoIterator<Item = Entry>) {
+pub(crate) fn write_tokens(path: &Path, entries: impl IntoIterator<Item = TokenEntry>) {
     let tokens = Tokens::new(entries.into_iter().collect()).unwrap();
     let new = path.with_extension("new");
     fs::write(&new, tokens.to_toml()).unwrap();

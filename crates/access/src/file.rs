@@ -23,7 +23,7 @@ const MAX_NAME: usize = 128;
 /// One token, as the file has it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Entry {
+pub struct TokenEntry {
     /// The first part of the token; no secret.
     pub id: String,
     /// Whose it is, for people.
@@ -41,7 +41,7 @@ pub struct Entry {
     pub limits: Limits,
 }
 
-impl Entry {
+impl TokenEntry {
     /// Returns when it ends to be valid.
     pub fn expires(&self) -> Option<Time> {
         self.expires_ms.map(Time::from_ms)
@@ -101,13 +101,13 @@ pub enum InvalidTokens {
 #[serde(deny_unknown_fields)]
 struct File {
     #[serde(default, rename = "token")]
-    tokens: Vec<Entry>,
+    tokens: Vec<TokenEntry>,
 }
 
 /// The tokens of a file.
 #[derive(Clone, Default, Debug)]
 pub struct Tokens {
-    entries: Vec<Entry>,
+    entries: Vec<TokenEntry>,
     by_id: HashMap<String, (usize, Arc<Principal>)>,
 }
 
@@ -117,7 +117,7 @@ impl Tokens {
     /// # Errors
     ///
     /// [`InvalidTokens`] if there are too many, one is not right, or two have the same id.
-    pub fn new(entries: Vec<Entry>) -> Result<Self, InvalidTokens> {
+    pub fn new(entries: Vec<TokenEntry>) -> Result<Self, InvalidTokens> {
         if entries.len() > MAX_TOKENS {
             return Err(InvalidTokens::TooMany { count: entries.len() });
         }
@@ -158,7 +158,7 @@ impl Tokens {
     }
 
     /// Returns the tokens, in the order of the file.
-    pub fn entries(&self) -> &[Entry] {
+    pub fn entries(&self) -> &[TokenEntry] {
         &self.entries
     }
 
@@ -193,7 +193,7 @@ impl Tokens {
     }
 
     /// Returns the entry of an id.
-    pub fn entry(&self, id: &str) -> Option<&Entry> {
+    pub fn entry(&self, id: &str) -> Option<&TokenEntry> {
         self.by_id.get(id).map(|(at, _)| &self.entries[*at])
     }
 }
@@ -204,8 +204,8 @@ mod tests {
 
     const NOW: Time = Time::from_ms(1_000_000);
 
-    fn entry(token: &Token, expires_ms: Option<u64>, grant: &str) -> Entry {
-        Entry {
+    fn entry(token: &Token, expires_ms: Option<u64>, grant: &str) -> TokenEntry {
+        TokenEntry {
             id: token.id().to_owned(),
             name: "shop".to_owned(),
             sha256: token.hash(),
@@ -223,7 +223,7 @@ mod tests {
     fn a_file_is_read_as_it_was_written() {
         let tokens = Tokens::new(vec![
             entry(&token(1), None, "read:*"),
-            Entry {
+            TokenEntry {
                 limits: "schedules=5,pending=9".parse().unwrap(),
                 ..entry(&token(2), Some(5), "schedule:a/b,c/*")
             },

@@ -6,7 +6,7 @@
 //! only its hash is.
 //! Not in here: clocks, files, sockets, randomness.
 
-#![warn(missing_docs)]
+#![deny(missing_docs, clippy::missing_errors_doc)]
 
 mod file;
 mod grant;
@@ -16,9 +16,9 @@ mod principal;
 mod screen;
 mod token;
 
-pub use file::{Entry, InvalidTokens, MAX_FILE_BYTES, MAX_TOKENS, Tokens};
+pub use file::{InvalidTokens, MAX_FILE_BYTES, MAX_TOKENS, TokenEntry, Tokens};
 pub use grant::{Grant, InvalidGrant, Pattern, Verb, Verbs};
-pub use limits::{Bucket, InvalidLimit, Limit, Limits, Rate};
+pub use limits::{InvalidLimit, Limit, Limits, Rate, TokenBucket};
 pub use principal::{Denied, Principal};
 pub use screen::{denied_ops, screen};
 pub use token::{InvalidToken, Rejected, Token, TokenHash};

@@ -1,6 +1,6 @@
 //! Limits of a token or of a group: what they are, and when a schedule is over one of them.
 //!
-//! Invariant: [`Bucket`] knows no clock; time is an argument, and time that goes back changes
+//! Invariant: [`TokenBucket`] knows no clock; time is an argument, and time that goes back changes
 //! nothing.
 //! Not in here: who is limited, and what is counted for whom (the broker's).
 
@@ -192,14 +192,14 @@ pub struct Rate {
 
 /// A token bucket: it holds up to a burst, and fills at the rate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Bucket {
+pub struct TokenBucket {
     rate: Rate,
     /// Thousandths: at a rate of n a second it gains n of them each ms.
     level: u64,
     at_ms: u64,
 }
 
-impl Bucket {
+impl TokenBucket {
     /// Returns a full bucket.
     pub fn full(rate: Rate, now_ms: u64) -> Self {
         Self { rate, level: u64::from(rate.burst) * 1_000, at_ms: now_ms }
@@ -241,14 +241,14 @@ mod tests {
 
     const RATE: Rate = Rate { per_second: 100, burst: 20 };
 
-    fn taken(bucket: &mut Bucket, now_ms: u64, want: u32) -> u32 {
+    fn taken(bucket: &mut TokenBucket, now_ms: u64, want: u32) -> u32 {
         bucket.fill(RATE, now_ms);
         (0..want).map(|_| u32::from(bucket.take())).sum()
     }
 
     #[test]
     fn a_bucket_gives_its_burst_and_then_its_rate() {
-        let mut bucket = Bucket::full(RATE, 5_000);
+        let mut bucket = TokenBucket::full(RATE, 5_000);
         assert_eq!(taken(&mut bucket, 5_000, 50), 20);
         assert_eq!(taken(&mut bucket, 5_009, 50), 0, "nine tenths of one");
         assert_eq!(taken(&mut bucket, 5_010, 50), 1);
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn time_that_goes_back_gives_nothing() {
-        let mut bucket = Bucket::full(RATE, 5_000);
+        let mut bucket = TokenBucket::full(RATE, 5_000);
         assert_eq!(taken(&mut bucket, 5_000, 20), 20);
         assert_eq!(taken(&mut bucket, 1_000, 1), 0);
         assert_eq!(taken(&mut bucket, 5_000, 1), 0, "what was given is not given again");
@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn another_rate_applies_at_once() {
-        let mut bucket = Bucket::full(RATE, 0);
+        let mut bucket = TokenBucket::full(RATE, 0);
         let lower = Rate { per_second: 1, burst: 2 };
         bucket.fill(lower, 0);
         assert!(bucket.take() && bucket.take() && !bucket.take());

@@ -11,7 +11,7 @@ use crate::principal::{Denied, Principal};
 
 /// What a message needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Need<'a> {
+pub enum Requirement<'a> {
     /// A valid token is enough.
     Nothing,
     /// This verb on this destination.
@@ -24,7 +24,7 @@ pub enum Need<'a> {
     EachOperation,
 }
 
-impl Need<'_> {
+impl Requirement<'_> {
     /// Checks it.
     ///
     /// # Errors
@@ -50,55 +50,55 @@ impl Need<'_> {
 }
 
 /// Returns what a hello needs.
-pub fn of_role(role: Role) -> Need<'static> {
+pub fn of_role(role: Role) -> Requirement<'static> {
     match role {
-        Role::Client | Role::Observer => Need::Nothing,
-        Role::Broker => Need::Everywhere(Verb::Broker),
+        Role::Client | Role::Observer => Requirement::Nothing,
+        Role::Broker => Requirement::Everywhere(Verb::Broker),
     }
 }
 
 /// Returns what a message after the hello needs.
-pub fn of_message(message: &ClientMessage) -> Need<'_> {
+pub fn of_message(message: &ClientMessage) -> Requirement<'_> {
     match message {
         // A second hello is refused by the protocol.
         ClientMessage::Hello(_)
         | ClientMessage::Ping(_)
         | ClientMessage::Pong(_)
         | ClientMessage::Goodbye
-        | ClientMessage::Unregister { .. } => Need::Nothing,
-        ClientMessage::Register { dest, .. } => Need::On(Verb::Register, dest),
-        ClientMessage::Request(_) => Need::EachOperation,
+        | ClientMessage::Unregister { .. } => Requirement::Nothing,
+        ClientMessage::Register { dest, .. } => Requirement::On(Verb::Register, dest),
+        ClientMessage::Request(_) => Requirement::EachOperation,
         // The engine takes outcomes only of deliveries that went out, and names no destination.
-        ClientMessage::Settle(_) | ClientMessage::Extend { .. } => Need::Somewhere(Verb::Register),
+        ClientMessage::Settle(_) | ClientMessage::Extend { .. } => Requirement::Somewhere(Verb::Register),
         ClientMessage::Query { query, .. } => of_query(query),
-        ClientMessage::Peer(_) => Need::Everywhere(Verb::Broker),
+        ClientMessage::Peer(_) => Requirement::Everywhere(Verb::Broker),
     }
 }
 
 /// Returns what an operation needs.
-pub fn of_op(op: &RequestOp) -> Need<'_> {
+pub fn of_op(op: &RequestOp) -> Requirement<'_> {
     match op {
-        RequestOp::Schedule { timer, .. } => Need::On(Verb::Schedule, &timer.dest),
+        RequestOp::Schedule { timer, .. } => Requirement::On(Verb::Schedule, &timer.dest),
         RequestOp::Cancel { target, .. } | RequestOp::Reschedule { target, .. } => match target {
-            Target::Key(dest, _) => Need::On(Verb::Cancel, dest),
-            Target::Id(_) => Need::Everywhere(Verb::Cancel),
+            Target::Key(dest, _) => Requirement::On(Verb::Cancel, dest),
+            Target::Id(_) => Requirement::Everywhere(Verb::Cancel),
         },
-        RequestOp::Replay { .. } | RequestOp::Purge { .. } => Need::Everywhere(Verb::Operate),
+        RequestOp::Replay { .. } | RequestOp::Purge { .. } => Requirement::Everywhere(Verb::Operate),
     }
 }
 
 /// Returns what a query needs. Answers with timers in them are looked at again:
 /// [`screen`](crate::screen).
-pub fn of_query(query: &Query) -> Need<'_> {
+pub fn of_query(query: &Query) -> Requirement<'_> {
     match query {
-        Query::Get(Target::Key(dest, _)) => Need::On(Verb::Read, dest),
+        Query::Get(Target::Key(dest, _)) => Requirement::On(Verb::Read, dest),
         // A barrier: no timer has the id 0. The answer tells a client that what it sent before was
         // taken in.
-        Query::Get(Target::Id(id)) if id.as_u128() == 0 => Need::Nothing,
+        Query::Get(Target::Id(id)) if id.as_u128() == 0 => Requirement::Nothing,
         Query::Get(Target::Id(_)) | Query::Dead { .. } | Query::Unconfirmed { .. } => {
-            Need::Somewhere(Verb::Read)
+            Requirement::Somewhere(Verb::Read)
         }
-        Query::Status | Query::Cluster | Query::Broker => Need::Everywhere(Verb::Read),
-        Query::Drain { .. } => Need::Everywhere(Verb::Operate),
+        Query::Status | Query::Cluster | Query::Broker => Requirement::Everywhere(Verb::Read),
+        Query::Drain { .. } => Requirement::Everywhere(Verb::Operate),
     }
 }

@@ -102,7 +102,7 @@ fn holder(verb: Verb, pattern: &str) -> Option<Principal> {
     Some(Principal::new("t", &[grant]))
 }
 
-fn check_row(what: &str, need: needs::Need<'_>, needed: Verb, enough: [bool; 4]) {
+fn check_row(what: &str, need: needs::Requirement<'_>, needed: Verb, enough: [bool; 4]) {
     for verb in Verb::ALL {
         for (pattern, enough) in PATTERNS.into_iter().zip(enough) {
             let Some(who) = holder(verb, pattern) else {

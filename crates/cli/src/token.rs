@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand};
-use mtimer_access::{Entry, Grant, InvalidLimit, Limits, MAX_FILE_BYTES, Token, Tokens};
+use mtimer_access::{Grant, InvalidLimit, Limits, MAX_FILE_BYTES, Token, TokenEntry, Tokens};
 use mtimer_broker::{PrivateFileError, check_private, read_private};
 use mtimer_types::Time;
 use serde_json::{Value, json};
@@ -114,7 +114,7 @@ impl Create {
         let mut entries = self.file.read()?.entries().to_vec();
         let token = Token::from_random(rand::random(), rand::random());
         let expires_ms = self.expires_in.map(|span| moment::millis(since_1970() + span));
-        let entry = Entry {
+        let entry = TokenEntry {
             id: token.id().to_owned(),
             name: self.name,
             sha256: token.hash(),
@@ -224,7 +224,7 @@ impl FileArgs {
     }
 
     /// Replaces the file as a whole: a broker that reads it meanwhile sees the old one or the new.
-    fn write(&self, entries: Vec<Entry>) -> Result<(), Failure> {
+    fn write(&self, entries: Vec<TokenEntry>) -> Result<(), Failure> {
         let tokens = Tokens::new(entries).map_err(|error| self.invalid(&error))?;
         replace(&self.file, &tokens.to_toml()).map_err(|error| Failure::file("write", &self.file, &error))
     }
@@ -285,7 +285,7 @@ fn since_1970() -> Duration {
 }
 
 /// What there is to show of a token. Its hash is of no use to anybody.
-fn to_json(entry: &Entry) -> Value {
+fn to_json(entry: &TokenEntry) -> Value {
     json!({
         "id": entry.id,
         "name": entry.name,

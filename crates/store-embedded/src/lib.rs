@@ -9,7 +9,7 @@
 //!
 //! Not in here: what operations mean (`mtimer_store::decide`), any copy of the timers in memory.
 
-#![warn(missing_docs)]
+#![deny(missing_docs, clippy::missing_errors_doc)]
 
 mod check;
 mod committer;

@@ -24,7 +24,7 @@
 //!
 //! Not in here: the wheel, sessions, retry policy, elections.
 
-#![warn(missing_docs)]
+#![deny(missing_docs, clippy::missing_errors_doc)]
 
 /// Whether a rule of [`simulation::Broken`] is broken on purpose: only in tests.
 #[cfg(test)]

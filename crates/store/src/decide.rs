@@ -21,6 +21,10 @@ use crate::op::{Answer, Op};
 pub use table::{At, Context, Row, Table};
 
 /// Decides and carries out one operation.
+///
+/// # Errors
+///
+/// The table's, if a read or a write of it fails.
 pub fn apply<T: Table>(table: &mut T, ctx: &Context, op: &Op) -> Result<Answer, T::Error> {
     match op {
         Op::Schedule { timer, policy } => change::schedule(table, ctx, timer, *policy).map(Answer::Schedule),

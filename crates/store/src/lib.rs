@@ -11,7 +11,7 @@
 //! Not in here: slots, scripts, connections, files, the wheel, sessions. The owner of a partition
 //! never learns how its store files timers.
 
-#![warn(missing_docs)]
+#![deny(missing_docs, clippy::missing_errors_doc)]
 
 mod address;
 #[cfg(feature = "conformance")]

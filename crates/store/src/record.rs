@@ -138,6 +138,10 @@ impl Record {
     }
 
     /// Reads a record. `dest` turns the number of a destination into the destination.
+    ///
+    /// # Errors
+    ///
+    /// [`RecordError`] if the bytes are no record, or `dest` does not know the number.
     pub fn decode(
         id: TimerId,
         bytes: &Bytes,

@@ -56,7 +56,7 @@ pub struct View {
     ended: Cells<TimerId, Option<Ended>>,
     answered: Cells<RequestId, Option<Answer>>,
     /// Indexed by [`Retained`].
-    retained: [Option<Listing>; 2],
+    retained: [Option<RetainedList>; 2],
     missing: NeedSet,
     departures: Departures,
     /// The present operation has stored a row.
@@ -65,7 +65,7 @@ pub struct View {
 
 /// The oldest retained timers of one kind, as they were read.
 #[derive(Clone, Debug)]
-struct Listing {
+struct RetainedList {
     /// Of this kind in the store.
     count: u64,
     oldest: Vec<TimerId>,
@@ -111,7 +111,7 @@ impl View {
             Fact::Retained { of, limit, count, oldest } => {
                 let complete = oldest.len() < limit || oldest.len() as u64 >= count;
                 let ids = oldest.iter().map(Row::id).collect();
-                self.retained[of as usize] = Some(Listing { count, oldest: ids, complete });
+                self.retained[of as usize] = Some(RetainedList { count, oldest: ids, complete });
                 for row in oldest {
                     self.rows.learn(row.id(), Some(row));
                 }
@@ -183,7 +183,7 @@ impl View {
     /// Makes what was decided part of the facts, and returns what it changes.
     fn commit(&mut self, adds: bool) -> Changes {
         for of in [Retained::Dead, Retained::Unconfirmed] {
-            let listing = self.retained[of as usize].as_ref().map(|listing| Listing {
+            let listing = self.retained[of as usize].as_ref().map(|listing| RetainedList {
                 count: self.count(of, listing),
                 oldest: self.oldest(of, listing).map(Row::id).collect(),
                 complete: listing.complete,
@@ -204,7 +204,7 @@ impl View {
     }
 
     /// How many timers of a kind there are by now.
-    fn count(&self, of: Retained, listing: &Listing) -> u64 {
+    fn count(&self, of: Retained, listing: &RetainedList) -> u64 {
         let is = |row: Option<&Row>| row.is_some_and(|row| row.at.retained() == Some(of));
         self.rows.written().fold(listing.count, |count, (before, after)| {
             let before = is(before.and_then(Option::as_ref));
@@ -214,7 +214,7 @@ impl View {
 
     /// The oldest timers of a kind by now, as far as they are known: those that were read and have
     /// not left; then, if all were read, those that have come since.
-    fn oldest<'a>(&'a self, of: Retained, listing: &'a Listing) -> impl Iterator<Item = &'a Row> {
+    fn oldest<'a>(&'a self, of: Retained, listing: &'a RetainedList) -> impl Iterator<Item = &'a Row> {
         let stayed = listing.oldest.iter().filter_map(|id| {
             let (before, row) = (self.rows.read(id)?.as_ref()?, self.rows.get(id)?.as_ref()?);
             (before.at == row.at).then_some(row)

@@ -118,7 +118,7 @@ impl Headers {
         N: AsRef<str>,
         V: AsRef<str>,
     {
-        let mut lines = Lines::default();
+        let mut lines = HeaderLines::default();
         for (name, value) in pairs {
             lines.push(name.as_ref(), value.as_ref())?;
         }
@@ -182,7 +182,7 @@ impl fmt::Debug for Headers {
 
 /// Headers that are being collected.
 #[derive(Default)]
-struct Lines {
+struct HeaderLines {
     text: String,
     count: usize,
     /// Some name is not greater than the one before it.
@@ -191,7 +191,7 @@ struct Lines {
     last: (usize, usize),
 }
 
-impl Lines {
+impl HeaderLines {
     fn push(&mut self, name: &str, value: &str) -> Result<(), HeaderError> {
         check_name(name)?;
         check_value(name, value)?;
@@ -287,7 +287,7 @@ impl<'de> de::Visitor<'de> for HeadersVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Headers, A::Error> {
-        let mut lines = Lines::default();
+        let mut lines = HeaderLines::default();
         while let Some((name, value)) = map.next_entry::<Text<'de>, Text<'de>>()? {
             lines.push(name.as_str(), value.as_str()).map_err(de::Error::custom)?;
         }

@@ -316,6 +316,10 @@ impl Server {
     }
 
     /// Sends a command.
+    ///
+    /// # Errors
+    ///
+    /// The server's, or that it cannot be reached.
     pub fn try_call<T: redis::FromRedisValue>(&self, args: &[&str]) -> redis::RedisResult<T> {
         let client = redis::Client::open(self.url())?;
         let mut connection = client.get_connection_with_timeout(Duration::from_secs(5))?;

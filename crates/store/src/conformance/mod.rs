@@ -76,7 +76,11 @@ pub async fn run_all(harness: &dyn Harness) {
     }
 }
 
-/// Runs one test; why it failed.
+/// Runs one test.
+///
+/// # Errors
+///
+/// Why the test failed, or that it did not end in time.
 ///
 /// # Panics
 ///

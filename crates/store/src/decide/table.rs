@@ -29,12 +29,12 @@ pub enum At {
     Parked,
     /// See [`Place::Taken`].
     Taken {
-        /// By which owner.
+        /// Epoch that took it.
         epoch: Epoch,
     },
     /// See [`Place::Taken`]: nobody is going to settle it any more.
     Unconfirmed {
-        /// Taken by this owner.
+        /// Epoch that took it.
         epoch: Epoch,
         /// When it became unconfirmed.
         since: Time,
@@ -92,7 +92,9 @@ impl Row {
 
 /// What the decisions read and write: one partition's rows, keys and remembered outcomes.
 ///
-/// Writes must be seen by the reads that follow.
+/// Writes must be seen by the reads that follow. Every method returns [`Table::Error`] if the store
+/// fails.
+#[expect(clippy::missing_errors_doc, reason = "all methods fail for the same reason: see above")]
 pub trait Table {
     /// Why a read or a write can fail.
     type Error;
@@ -164,7 +166,7 @@ impl Context {
 }
 
 impl Census {
-    /// Moves one timer's count from where it was to where it is.
+    /// Moves one count between places.
     pub fn shift(&mut self, before: Option<At>, after: Option<At>) {
         if let Some(at) = before {
             let n = self.of(at);

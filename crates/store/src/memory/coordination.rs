@@ -11,8 +11,8 @@ use futures_util::future::ready;
 use mtimer_types::PartitionId;
 use tokio::time::Instant;
 
-use super::lease::LeaseState;
-use super::partition::Link;
+use super::lease::StoredLease;
+use super::partition::Reachability;
 use super::shared::MemoryState;
 use crate::coordination::{Campaigned, Candidate, Coordination, Lease};
 use crate::error::{StoreError, StoreFuture};
@@ -21,7 +21,7 @@ use crate::error::{StoreError, StoreFuture};
 pub(super) struct MemoryCoordination(pub(super) Arc<MemoryState>);
 
 impl MemoryCoordination {
-    fn answer<T: Send + 'static>(&self, act: impl FnOnce(&mut LeaseState) -> T) -> StoreFuture<T> {
+    fn answer<T: Send + 'static>(&self, act: impl FnOnce(&mut StoredLease) -> T) -> StoreFuture<T> {
         let mut state = self.0.lease();
         if state.held.as_ref().is_some_and(|(_, until)| *until <= Instant::now()) {
             state.held = None;
@@ -90,7 +90,7 @@ impl Coordination for MemoryCoordination {
     fn unreachable(&self) -> StoreFuture<Vec<PartitionId>> {
         let down = self.0.partitions.iter().filter_map(|p| {
             let p = p.lock().unwrap_or_else(PoisonError::into_inner);
-            matches!(p.link, Link::Down(_)).then_some(p.id)
+            matches!(p.link, Reachability::Down(_)).then_some(p.id)
         });
         ready(Ok(down.collect())).boxed()
     }

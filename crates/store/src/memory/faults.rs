@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use mtimer_types::{Epoch, Nonce, PartitionId, Time};
 
-use super::partition::{Link, Partition};
+use super::partition::{MemoryPartition, Reachability};
 use super::shared::MemoryState;
 use crate::error::LaneError;
 
@@ -23,19 +23,19 @@ impl Faults {
 
     /// Lanes carry out their calls, but answers wait for [`Self::heal`].
     pub fn hold(&self, partition: PartitionId) {
-        self.on(partition, |p| p.set_link(Link::Held));
+        self.on(partition, |p| p.set_link(Reachability::Held));
     }
 
     /// Lanes carry out their calls, but the answers are lost with the connection. At [`Self::heal`]
     /// each lane finds out what was applied and answers; if it was fenced or rolled back in
     /// between, it ends without knowing.
     pub fn cut(&self, partition: PartitionId) {
-        self.on(partition, |p| p.set_link(Link::Cut));
+        self.on(partition, |p| p.set_link(Reachability::Cut));
     }
 
     /// Nothing gets through; calls wait for [`Self::heal`].
     pub fn down(&self, partition: PartitionId, why: &str) {
-        self.on(partition, |p| p.set_link(Link::Down(why.to_owned())));
+        self.on(partition, |p| p.set_link(Reachability::Down(why.to_owned())));
     }
 
     /// The next acquisition of the partition is carried out, but its answer is lost.
@@ -56,7 +56,7 @@ impl Faults {
 
     /// Ends [`Self::hold`], [`Self::cut`] and [`Self::down`].
     pub fn heal(&self, partition: PartitionId) {
-        self.on(partition, |p| p.set_link(Link::Up));
+        self.on(partition, |p| p.set_link(Reachability::Up));
     }
 
     /// Whether operations that add are refused for want of memory.
@@ -105,7 +105,7 @@ impl Faults {
         self.shared.clock.store(now.as_ms(), Ordering::SeqCst);
     }
 
-    fn on(&self, partition: PartitionId, disturb: impl FnOnce(&mut Partition)) {
+    fn on(&self, partition: PartitionId, disturb: impl FnOnce(&mut MemoryPartition)) {
         if let Some(mut partition) = self.shared.partition(partition) {
             disturb(&mut partition);
         }

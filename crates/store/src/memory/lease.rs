@@ -7,14 +7,14 @@ use crate::coordination::Lease;
 
 /// What is kept of a lease.
 #[derive(Debug, Default)]
-pub(super) struct LeaseState {
+pub(super) struct StoredLease {
     pub(super) held: Option<(Lease, Instant)>,
     pub(super) published: Option<Bytes>,
     /// The lease's place cannot be reached; why.
     pub(super) down: Option<String>,
 }
 
-impl LeaseState {
+impl StoredLease {
     pub(super) fn holds(&self, lease: &Lease) -> bool {
         self.held.as_ref().is_some_and(|(held, _)| held == lease)
     }

@@ -27,7 +27,7 @@ use tokio::sync::{oneshot, watch};
 
 use self::coordination::MemoryCoordination;
 pub use self::faults::Faults;
-use self::partition::{CUT, Deliver, LaneState, Link, Partition, Turn};
+use self::partition::{CUT, LaneState, MemoryPartition, Reachability, ReplyFn, Turn};
 use self::shared::MemoryState;
 #[cfg(test)]
 pub(crate) use self::table::MemoryTable;
@@ -96,13 +96,13 @@ impl MemoryStore {
             stored.prior_claim = owner.claimed_until;
             stored.seq += 1;
         }
-        if partition.link == Link::Cut || std::mem::take(&mut partition.loses_acquisition) {
+        if partition.link == Reachability::Cut || std::mem::take(&mut partition.loses_acquisition) {
             return Err(self.shared.unavailable(CUT).into());
         }
         Ok(self.lane(&mut partition))
     }
 
-    fn lane(&self, partition: &mut Partition) -> Acquired {
+    fn lane(&self, partition: &mut MemoryPartition) -> Acquired {
         let number = self.shared.lanes.fetch_add(1, Ordering::SeqCst);
         let stored = &partition.stored;
         let (health, watch) = watch::channel(Health::Up);
@@ -134,8 +134,8 @@ impl Store for MemoryStore {
 
     fn owner(&self, partition: PartitionId) -> StoreFuture<OwnerRecord> {
         let owner = self.shared.reachable(partition).and_then(|partition| match partition.link {
-            Link::Cut => Err(self.shared.unavailable(CUT)),
-            Link::Up | Link::Held | Link::Down(_) => Ok(partition.stored.owner),
+            Reachability::Cut => Err(self.shared.unavailable(CUT)),
+            Reachability::Up | Reachability::Held | Reachability::Down(_) => Ok(partition.stored.owner),
         });
         ready(owner).boxed()
     }
@@ -185,7 +185,7 @@ impl MemoryLane {
         after: Option<LaneError>,
     ) -> oneshot::Receiver<Result<T, LaneError>> {
         let (answer, receiver) = oneshot::channel();
-        let work = move |turn: Result<Turn<'_>, LaneError>| -> Deliver {
+        let work = move |turn: Result<Turn<'_>, LaneError>| -> ReplyFn {
             let result = turn.map(|mut turn| {
                 let result = carry_out(&mut turn);
                 *turn.after = after;
@@ -197,7 +197,7 @@ impl MemoryLane {
             })
         };
         if let Some(mut partition) = self.shared.partition(self.partition) {
-            if matches!(partition.link, Link::Cut | Link::Down(_)) {
+            if matches!(partition.link, Reachability::Cut | Reachability::Down(_)) {
                 self.shared.disturbed.fetch_add(1, Ordering::SeqCst);
             }
             if let Some(lane) = partition.lanes.get_mut(&self.number) {

@@ -24,12 +24,12 @@ pub(super) struct Stored {
     pub(super) seq: u64,
 }
 
-/// Why what met [`Link::Cut`] has no answer.
+/// Why what met [`Reachability::Cut`] has no answer.
 pub(super) const CUT: &str = "the connection was lost";
 
 /// How the way to a partition is disturbed.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Link {
+pub(super) enum Reachability {
     Up,
     /// Calls are carried out, answers wait.
     Held,
@@ -40,11 +40,11 @@ pub(super) enum Link {
 }
 
 /// The stored partition, the way to it, and who is on it.
-pub(super) struct Partition {
+pub(super) struct MemoryPartition {
     pub(super) id: PartitionId,
     pub(super) stored: Stored,
     pub(super) saved: Option<Box<Stored>>,
-    pub(super) link: Link,
+    pub(super) link: Reachability,
     pub(super) full: bool,
     /// The answer to the next acquisition is lost.
     pub(super) loses_acquisition: bool,
@@ -61,15 +61,15 @@ pub(super) struct LaneState {
     pub(super) ended: Option<LaneError>,
     pub(super) health: watch::Sender<Health>,
     /// Calls made and not carried out. Not bounded: the owner bounds its calls.
-    pub(super) waiting: VecDeque<Work>,
+    pub(super) waiting: VecDeque<TurnFn>,
     /// Calls carried out and not answered.
-    pub(super) unanswered: VecDeque<Deliver>,
+    pub(super) unanswered: VecDeque<ReplyFn>,
 }
 
 /// Carries out a call, or learns why not; returns what will answer it.
-pub(super) type Work = Box<dyn FnOnce(Result<Turn<'_>, LaneError>) -> Deliver + Send>;
+pub(super) type TurnFn = Box<dyn FnOnce(Result<Turn<'_>, LaneError>) -> ReplyFn + Send>;
 /// Answers a call: with its result, or with what became of the lane instead.
-pub(super) type Deliver = Box<dyn FnOnce(Option<LaneError>) + Send>;
+pub(super) type ReplyFn = Box<dyn FnOnce(Option<LaneError>) + Send>;
 
 /// A call's turn: all it may touch.
 pub(super) struct Turn<'a> {
@@ -112,13 +112,13 @@ impl Turn<'_> {
     }
 }
 
-impl Partition {
+impl MemoryPartition {
     pub(super) fn new(id: PartitionId) -> Self {
         Self {
             id,
             stored: Stored::default(),
             saved: None,
-            link: Link::Up,
+            link: Reachability::Up,
             full: false,
             loses_acquisition: false,
             lanes: HashMap::new(),
@@ -128,7 +128,7 @@ impl Partition {
     /// Carries out and answers what a lane can by now.
     pub(super) fn pump(&mut self, lane: u64) {
         let Some(lane) = self.lanes.get_mut(&lane) else { return };
-        while lane.ended.is_some() || !matches!(self.link, Link::Down(_)) {
+        while lane.ended.is_some() || !matches!(self.link, Reachability::Down(_)) {
             let Some(work) = lane.waiting.pop_front() else { break };
             let mut after = None;
             let deliver = match lane.gate(self.id, &self.stored) {
@@ -151,14 +151,14 @@ impl Partition {
                 lane.end(end);
             }
         }
-        if self.link == Link::Up {
+        if self.link == Reachability::Up {
             lane.unanswered.drain(..).for_each(|deliver| deliver(None));
         }
     }
 
     /// Changes the way to the partition, tells the lanes, and lets them go on.
-    pub(super) fn set_link(&mut self, link: Link) {
-        let lost = self.link == Link::Cut && link == Link::Up;
+    pub(super) fn set_link(&mut self, link: Reachability) {
+        let lost = self.link == Reachability::Cut && link == Reachability::Up;
         self.link = link;
         let numbers: Vec<u64> = self.lanes.keys().copied().collect();
         for number in numbers {
@@ -218,7 +218,7 @@ impl LaneState {
     }
 }
 
-impl Link {
+impl Reachability {
     fn health(&self) -> Health {
         match self {
             Self::Up | Self::Held => Health::Up,

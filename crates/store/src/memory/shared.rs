@@ -5,13 +5,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use mtimer_types::{PartitionId, Term};
 
-use super::lease::LeaseState;
-use super::partition::{Link, Partition};
+use super::lease::StoredLease;
+use super::partition::{MemoryPartition, Reachability};
 use crate::error::StoreError;
 
 pub(super) struct MemoryState {
-    pub(super) lease: Mutex<LeaseState>,
-    pub(super) partitions: Vec<Mutex<Partition>>,
+    pub(super) lease: Mutex<StoredLease>,
+    pub(super) partitions: Vec<Mutex<MemoryPartition>>,
     pub(super) term: AtomicU64,
     /// The store's clock in ms; 0: it has none.
     pub(super) clock: AtomicU64,
@@ -22,7 +22,7 @@ pub(super) struct MemoryState {
 
 impl MemoryState {
     pub(super) fn new(partitions: u16) -> Self {
-        let partitions = (0..partitions).map(|p| Mutex::new(Partition::new(PartitionId(p)))).collect();
+        let partitions = (0..partitions).map(|p| Mutex::new(MemoryPartition::new(PartitionId(p)))).collect();
         let zero = || AtomicU64::new(0);
         let (term, clock, lanes, disturbed) = (zero(), zero(), zero(), zero());
         Self { lease: Mutex::default(), partitions, term, clock, lanes, disturbed }
@@ -34,21 +34,21 @@ impl MemoryState {
         Term(self.term.fetch_add(1, Ordering::SeqCst) + 1)
     }
 
-    pub(super) fn partition(&self, id: PartitionId) -> Option<MutexGuard<'_, Partition>> {
+    pub(super) fn partition(&self, id: PartitionId) -> Option<MutexGuard<'_, MemoryPartition>> {
         let partition = self.partitions.get(usize::from(id.0))?;
         // A panic in a test's call leaves the state as it is: there is nothing half done to
         // protect.
         Some(partition.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(super) fn reachable(&self, id: PartitionId) -> Result<MutexGuard<'_, Partition>, StoreError> {
+    pub(super) fn reachable(&self, id: PartitionId) -> Result<MutexGuard<'_, MemoryPartition>, StoreError> {
         let partition = self.partition(id).ok_or_else(|| {
             let count = self.partitions.len();
             StoreError::Unusable(format!("there is no partition {id}: the store has {count}, counted from 0"))
         })?;
         match &partition.link {
-            Link::Up | Link::Held | Link::Cut => Ok(partition),
-            Link::Down(why) => Err(self.unavailable(why)),
+            Reachability::Up | Reachability::Held | Reachability::Cut => Ok(partition),
+            Reachability::Down(why) => Err(self.unavailable(why)),
         }
     }
 
@@ -58,7 +58,7 @@ impl MemoryState {
         StoreError::Unavailable(why.to_owned())
     }
 
-    pub(super) fn lease(&self) -> MutexGuard<'_, LeaseState> {
+    pub(super) fn lease(&self) -> MutexGuard<'_, StoredLease> {
         self.lease.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
