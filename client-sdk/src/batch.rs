@@ -21,10 +21,10 @@ const RELEASED: u32 = 64;
 /// Parts in which a smaller batch releases its permits.
 const RELEASED_PARTS: u32 = 8;
 
-type Answer = Result<OpReply, RequestError>;
+type OpResult = Result<OpReply, RequestError>;
 
 #[derive(Debug)]
-struct Batch {
+struct CallBatch {
     state: Mutex<BatchState>,
     /// Nobody waits any more.
     abandoned: AtomicBool,
@@ -32,7 +32,7 @@ struct Batch {
 
 #[derive(Debug)]
 struct BatchState {
-    answers: Vec<Option<Answer>>,
+    answers: Vec<Option<OpResult>>,
     missing: usize,
     permits: OwnedSemaphorePermit,
     /// Permits of all operations.
@@ -40,14 +40,14 @@ struct BatchState {
     /// Permits of operations that have ended, not released yet.
     free: u32,
     /// Taken when nothing is missing any more.
-    done: Option<oneshot::Sender<Vec<Option<Answer>>>>,
+    done: Option<oneshot::Sender<Vec<Option<OpResult>>>>,
 }
 
 /// One operation's place in a batch.
 #[derive(Debug)]
 pub(crate) struct Part {
     /// Taken when it ends.
-    batch: Option<Arc<Batch>>,
+    batch: Option<Arc<CallBatch>>,
     index: u32,
     /// Its permits.
     weight: u32,
@@ -55,28 +55,31 @@ pub(crate) struct Part {
 
 /// The caller that waits for a batch.
 #[derive(Debug)]
-pub(crate) struct Answers {
-    batch: Arc<Batch>,
-    done: oneshot::Receiver<Vec<Option<Answer>>>,
+pub(crate) struct BatchAnswers {
+    batch: Arc<CallBatch>,
+    done: oneshot::Receiver<Vec<Option<OpResult>>>,
     len: usize,
 }
 
 /// A batch of operations of these weights, which are their numbers of permits.
-pub(crate) fn batch(weights: &[u32], permits: OwnedSemaphorePermit) -> (impl Iterator<Item = Part>, Answers) {
+pub(crate) fn batch(
+    weights: &[u32],
+    permits: OwnedSemaphorePermit,
+) -> (impl Iterator<Item = Part>, BatchAnswers) {
     let (done, all) = oneshot::channel();
     let len = weights.len();
     let answers = std::iter::repeat_with(|| None).take(len).collect();
     let state =
         BatchState { answers, missing: len, permits, total: weights.iter().sum(), free: 0, done: Some(done) };
-    let batch = Arc::new(Batch { state: Mutex::new(state), abandoned: AtomicBool::new(false) });
+    let batch = Arc::new(CallBatch { state: Mutex::new(state), abandoned: AtomicBool::new(false) });
     let of = Arc::clone(&batch);
     let part =
         move |(index, weight): (u32, &u32)| Part { batch: Some(Arc::clone(&of)), index, weight: *weight };
-    ((0..).zip(weights).map(part), Answers { batch, done: all, len })
+    ((0..).zip(weights).map(part), BatchAnswers { batch, done: all, len })
 }
 
 impl Part {
-    pub(crate) fn answer(mut self, answer: Answer) {
+    pub(crate) fn answer(mut self, answer: OpResult) {
         self.end(Some(answer));
     }
 
@@ -85,7 +88,7 @@ impl Part {
         self.batch.as_ref().is_none_or(|batch| batch.abandoned.load(Ordering::Acquire))
     }
 
-    fn end(&mut self, answer: Option<Answer>) {
+    fn end(&mut self, answer: Option<OpResult>) {
         let Some(batch) = self.batch.take() else { return };
         let mut state = batch.state.locked();
         if let Some(place) = state.answers.get_mut(self.index as usize) {
@@ -113,7 +116,7 @@ impl Drop for Part {
     }
 }
 
-impl Answers {
+impl BatchAnswers {
     /// How many operations there are.
     pub(crate) fn len(&self) -> usize {
         self.len
@@ -121,7 +124,7 @@ impl Answers {
 
     /// Waits for all answers, which are in the operations' order; what was given up without one
     /// counts as closed.
-    pub(crate) async fn all(mut self) -> impl Iterator<Item = Answer> {
+    pub(crate) async fn all(mut self) -> impl Iterator<Item = OpResult> {
         let answers = (&mut self.done).await.unwrap_or_default();
         let missing = self.len - answers.len();
         let none = std::iter::repeat_with(|| None).take(missing);
@@ -129,7 +132,7 @@ impl Answers {
     }
 }
 
-impl Drop for Answers {
+impl Drop for BatchAnswers {
     fn drop(&mut self) {
         self.batch.abandoned.store(true, Ordering::Release);
     }

@@ -57,7 +57,7 @@ impl ClientBuilder {
     /// given to [`ClientBuilder::brokers`] are tried too, before it.
     #[cfg(feature = "redis")]
     pub fn redis(mut self, url: impl Into<String>, cluster: impl Into<String>) -> Self {
-        self.settings.redis.push(crate::leader::Lookup::new(url.into(), cluster.into()));
+        self.settings.redis.push(crate::leader::LeaderLookup::new(url.into(), cluster.into()));
         self
     }
 

@@ -17,14 +17,14 @@ const RETRY_MOST: Duration = Duration::from_secs(1);
 
 /// One operation that somebody waits for.
 #[derive(Debug)]
-pub(crate) struct Call {
+pub(crate) struct PendingOp {
     pub(crate) op: RequestOp,
     /// Its timer's.
     pub(crate) partition: PartitionId,
     pub(crate) waiter: Waiter,
 }
 
-impl Call {
+impl PendingOp {
     pub(crate) fn new(op: RequestOp, partitions: u16, waiter: Waiter) -> Self {
         let partition = partition_of(&op, partitions);
         Self { op, partition, waiter }
@@ -34,7 +34,7 @@ impl Call {
 /// Who waits, and what happened to the operation so far.
 #[derive(Debug)]
 pub(crate) struct Waiter {
-    reply: Reply,
+    reply: ReplyTarget,
     asked: Instant,
     deadline: Instant,
     /// Since when it may have been done.
@@ -52,7 +52,7 @@ pub(crate) struct Waiter {
 
 /// Where the answer goes. With it the operation's permits are released.
 #[derive(Debug)]
-pub(crate) enum Reply {
+pub(crate) enum ReplyTarget {
     /// To a call for this operation alone.
     Alone(oneshot::Sender<Result<OpReply, RequestError>>, OwnedSemaphorePermit),
     /// To one for many.
@@ -69,17 +69,17 @@ pub(crate) struct First {
 
 /// What becomes of an operation that was not done.
 #[derive(Debug)]
-pub(crate) enum Next {
+pub(crate) enum RetryPlan {
     /// The caller has its answer.
     Answered,
     /// Sent again at once.
-    Now(Call),
+    Now(PendingOp),
     /// Sent again at that time.
-    At(Instant, Call),
+    At(Instant, PendingOp),
 }
 
 impl Waiter {
-    pub(crate) fn new(reply: Reply, asked: Instant, timeout: Duration) -> Self {
+    pub(crate) fn new(reply: ReplyTarget, asked: Instant, timeout: Duration) -> Self {
         Self {
             reply,
             asked,
@@ -97,8 +97,8 @@ impl Waiter {
     pub(crate) fn answer(self, answer: Result<OpReply, RequestError>) {
         match self.reply {
             // The caller may have stopped waiting.
-            Reply::Alone(reply, _permits) => _ = reply.send(answer),
-            Reply::Together(part) => part.answer(answer),
+            ReplyTarget::Alone(reply, _permits) => _ = reply.send(answer),
+            ReplyTarget::Together(part) => part.answer(answer),
         }
     }
 
@@ -106,8 +106,8 @@ impl Waiter {
     pub(crate) fn abandoned(&self) -> bool {
         self.first.is_none()
             && match &self.reply {
-                Reply::Alone(reply, _) => reply.is_closed(),
-                Reply::Together(part) => part.is_abandoned(),
+                ReplyTarget::Alone(reply, _) => reply.is_closed(),
+                ReplyTarget::Together(part) => part.is_abandoned(),
             }
     }
 
@@ -147,33 +147,33 @@ impl Waiter {
     }
 }
 
-impl Call {
+impl PendingOp {
     /// Takes in the answer.
-    pub(crate) fn answered(self, reply: OpReply, now: Instant) -> Next {
+    pub(crate) fn answered(self, reply: OpReply, now: Instant) -> RetryPlan {
         match reply {
             OpReply::Failed { code, message } => self.failed(code, message, now),
             OpReply::Moved { owner } => self.moved(owner, now),
             reply => {
                 self.waiter.answer(Ok(reply));
-                Next::Answered
+                RetryPlan::Answered
             }
         }
     }
 
-    fn moved(mut self, owner: String, now: Instant) -> Next {
+    fn moved(mut self, owner: String, now: Instant) -> RetryPlan {
         let waiter = &mut self.waiter;
         if waiter.is_fresh() {
             waiter.first = None;
         }
         waiter.astray = true;
         if !std::mem::replace(&mut waiter.followed, true) {
-            return Next::Now(self);
+            return RetryPlan::Now(self);
         }
         let message = format!("the partition is moving, to {owner} at last sight");
         self.again(RequestError::Refused { code: ErrorCode::NotOwner, message }, now)
     }
 
-    fn failed(mut self, code: ErrorCode, message: String, now: Instant) -> Next {
+    fn failed(mut self, code: ErrorCode, message: String, now: Instant) -> RetryPlan {
         let waiter = &mut self.waiter;
         waiter.astray = code == ErrorCode::NotOwner;
         let error = match code {
@@ -199,17 +199,17 @@ impl Call {
             // The store may have taken the first sending, and refused the repeat as full.
             ErrorCode::StoreFull if !waiter.is_fresh() => {
                 self.waiter.give_up(now, &message);
-                return Next::Answered;
+                return RetryPlan::Answered;
             }
             _ => {
                 self.waiter.answer(Err(RequestError::Refused { code, message }));
-                return Next::Answered;
+                return RetryPlan::Answered;
             }
         };
         self.again(error, now)
     }
 
-    fn again(mut self, error: RequestError, now: Instant) -> Next {
+    fn again(mut self, error: RequestError, now: Instant) -> RetryPlan {
         let waiter = &mut self.waiter;
         let again = now + backoff(waiter.tries, RETRY_FIRST, RETRY_MOST);
         waiter.tries += 1;
@@ -219,15 +219,15 @@ impl Call {
         }
         if again >= waiter.limit() {
             self.waiter.give_up(now, "the broker could not do it in time");
-            return Next::Answered;
+            return RetryPlan::Answered;
         }
-        Next::At(again, self)
+        RetryPlan::At(again, self)
     }
 }
 
 /// Operations that travel together.
 #[derive(Debug)]
-pub(crate) struct Frame {
+pub(crate) struct RequestFrame {
     pub(crate) session: u64,
     pub(crate) first: First,
     pub(crate) corr: u64,
@@ -237,7 +237,7 @@ pub(crate) struct Frame {
     pub(crate) waiters: Vec<(PartitionId, Waiter)>,
 }
 
-impl Frame {
+impl RequestFrame {
     pub(crate) fn new(
         session: u64,
         first: First,
@@ -256,12 +256,12 @@ impl Frame {
         }
     }
 
-    pub(crate) fn into_calls(self) -> impl Iterator<Item = Call> {
+    pub(crate) fn into_calls(self) -> impl Iterator<Item = PendingOp> {
         let ops = match self.message {
             ClientMessage::Request(request) => request.ops,
             _ => Vec::new(),
         };
-        ops.into_iter().zip(self.waiters).map(|(op, (partition, waiter))| Call { op, partition, waiter })
+        ops.into_iter().zip(self.waiters).map(|(op, (partition, waiter))| PendingOp { op, partition, waiter })
     }
 
     /// It cannot be sent: an error to all who wait.

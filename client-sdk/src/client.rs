@@ -10,8 +10,8 @@ use tokio::sync::watch;
 use tracing::Instrument as _;
 
 use crate::answer::{Cancelled, Info, Rescheduled, Scheduled, Stats};
-use crate::clock::Clock;
-use crate::link::Link;
+use crate::clock::ClientClock;
+use crate::link::DialPlan;
 use crate::pool;
 use crate::settings::Settings;
 use crate::state::{ClientState, StopOnDrop};
@@ -43,9 +43,9 @@ pub struct Client {
 
 impl Client {
     pub(crate) async fn connect(settings: Settings) -> Result<Self, ConnectError> {
-        let mut link = Link::new(&settings)?;
+        let mut link = DialPlan::new(&settings)?;
         let first = link.first(settings.connect_timeout).await?;
-        let clock = Clock::new(first.welcome.now, first.sent, first.received);
+        let clock = ClientClock::new(first.welcome.now, first.sent, first.received);
         let limit = settings.connect_timeout.min(OTHERS);
         let state = Arc::new(ClientState::new(settings, clock, &first.broker, &first.welcome));
         let handle = state.opened(&first);
@@ -154,6 +154,10 @@ impl Client {
     ///
     /// Each is stored or refused on its own. Thousands at a time are fine; more than
     /// [`ClientBuilder::max_in_flight`](crate::ClientBuilder::max_in_flight) wait for their turn.
+    ///
+    /// # Errors
+    ///
+    /// Each answer has its own [`ScheduleError`], as [`Client::schedule`] would return.
     ///
     /// # Cancel safety
     ///

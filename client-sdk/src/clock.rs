@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use crate::sync::Locked;
 
 #[derive(Debug)]
-pub(crate) struct Clock {
+pub(crate) struct ClientClock {
     origin: Instant,
     /// How far the clock that counts suspensions is ahead, µs; replaced in tests.
     ahead_us: fn() -> i64,
@@ -43,7 +43,7 @@ struct ClockState {
     resumed: Option<(Instant, u64)>,
 }
 
-impl Clock {
+impl ClientClock {
     /// From a first sample, of connection 1: `time` came in at `received` as the answer to
     /// something sent at `sent`.
     pub(crate) fn new(time: Time, sent: Instant, received: Instant) -> Self {
@@ -161,8 +161,8 @@ mod tests {
         AHEAD_US.set(AHEAD_US.get() + ms * 1_000);
     }
 
-    fn clock_at(ms: u64, now: Instant) -> Clock {
-        Clock::with(|| AHEAD_US.get(), Time::from_ms(ms), now, now)
+    fn clock_at(ms: u64, now: Instant) -> ClientClock {
+        ClientClock::with(|| AHEAD_US.get(), Time::from_ms(ms), now, now)
     }
 
     #[tokio::test(start_paused = true)]
@@ -200,7 +200,7 @@ mod tests {
         let start = Instant::now();
         let at = |ms: u64| start + Duration::from_millis(ms);
         // A slow handshake: somewhere in 1,000..=1,100.
-        let clock = Clock::new(Time::from_ms(1_000), at(0), at(100));
+        let clock = ClientClock::new(Time::from_ms(1_000), at(0), at(100));
         assert_eq!(clock.at(at(100)), Time::from_ms(1_100));
         // A fast answer tightens it.
         clock.observe(1, Time::from_ms(1_050), at(148), at(150));
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn a_request_bears_the_time_of_the_broker_that_it_goes_to() {
         let start = Instant::now();
-        let clock = Clock::new(Time::from_ms(1_000_000), start, start);
+        let clock = ClientClock::new(Time::from_ms(1_000_000), start, start);
         // This broker started after the deciding clock had stepped back.
         clock.observe(2, Time::from_ms(1_000), start, start);
         let later = start + Duration::from_millis(10);

@@ -69,9 +69,12 @@ impl Client {
         }
     }
 
-    /// Returns what every broker of the topology says of itself, by address. One that is not
-    /// connected is an error that says so; a broker without a cluster around it goes by the address
-    /// that the client has dialled.
+    /// Returns what every broker of the topology says of itself, by address. A broker without a
+    /// cluster around it goes by the address that the client has dialled.
+    ///
+    /// # Errors
+    ///
+    /// Each answer has its own [`RequestError`]; that of a broker that is not connected says so.
     ///
     /// # Cancel safety
     ///

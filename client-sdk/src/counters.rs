@@ -6,7 +6,7 @@ use crate::answer::Stats;
 
 /// See [`Stats`].
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
+pub(crate) struct ClientCounters {
     pub(crate) connections: AtomicU64,
     pub(crate) repeated: AtomicU64,
     pub(crate) retried: AtomicU64,
@@ -26,7 +26,7 @@ pub(crate) fn count(counter: &AtomicU64, n: u64) {
     }
 }
 
-impl Counters {
+impl ClientCounters {
     pub(crate) fn stats(&self) -> Stats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Stats {

@@ -47,6 +47,10 @@ impl Client {
 
     /// Replays many timers; returns one answer for each, in the same order.
     ///
+    /// # Errors
+    ///
+    /// Each answer has its own [`RequestError`], as [`Client::replay`] would return.
+    ///
     /// # Cancel safety
     ///
     /// Dropping the future breaks nothing; a request that was sent may be done all the same.
@@ -70,6 +74,10 @@ impl Client {
     }
 
     /// Purges many timers; returns one answer for each, in the same order.
+    ///
+    /// # Errors
+    ///
+    /// Each answer has its own [`RequestError`], as [`Client::purge`] would return.
     ///
     /// # Cancel safety
     ///

@@ -40,16 +40,16 @@ pub(crate) type Ran = Result<Outcome, serde_json::Error>;
 
 /// Handlers that got a task of their own.
 #[derive(Debug, Default)]
-struct Running {
+struct RunningHandlers {
     count: AtomicU32,
     ended: Notify,
 }
 
 /// Counts a handler's task for as long as it lives.
-struct TaskCount(Arc<Running>);
+struct TaskCount(Arc<RunningHandlers>);
 
 impl TaskCount {
-    fn take(running: &Arc<Running>) -> Self {
+    fn take(running: &Arc<RunningHandlers>) -> Self {
         running.count.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(running))
     }
@@ -65,7 +65,7 @@ impl Drop for TaskCount {
 pub(crate) struct Dispatcher {
     state: Arc<ClientState>,
     inbox: Arc<Inbox>,
-    running: Arc<Running>,
+    running: Arc<RunningHandlers>,
     dedupe: Option<Arc<Dedupe>>,
     outcomes: Vec<OutgoingOutcome>,
     /// When the first of them came.

@@ -26,12 +26,12 @@ const HOPS: usize = 4;
 
 /// A Redis server, or a node of a Redis Cluster, and the name of the mtimer cluster in it.
 #[derive(Clone)]
-pub(crate) struct Lookup {
+pub(crate) struct LeaderLookup {
     url: String,
     cluster: String,
 }
 
-impl fmt::Debug for Lookup {
+impl fmt::Debug for LeaderLookup {
     // The URL may have a password in it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lookup").field("cluster", &self.cluster).finish_non_exhaustive()
@@ -39,13 +39,13 @@ impl fmt::Debug for Lookup {
 }
 
 /// One node that was asked.
-enum Found {
+enum NodeAnswer {
     Value(Option<String>),
     /// Another node has the key, perhaps only for this once.
     Elsewhere(ConnectionAddr, bool),
 }
 
-impl Lookup {
+impl LeaderLookup {
     pub(crate) fn new(url: String, cluster: String) -> Self {
         Self { url, cluster }
     }
@@ -65,12 +65,12 @@ impl Lookup {
                 .await
                 .map_err(|e| ConnectError::Redis { redis: info.addr().to_string(), what: e.to_string() })?;
             match found {
-                Found::Value(Some(value)) => return self.address(&info, Some(&value)),
-                Found::Value(None) => {
+                NodeAnswer::Value(Some(value)) => return self.address(&info, Some(&value)),
+                NodeAnswer::Value(None) => {
                     let others = self.others(&info).await.unwrap_or_default();
                     return self.address(&info, None).map_err(|error| also_there(error, &others));
                 }
-                Found::Elsewhere(address, only_now) => {
+                NodeAnswer::Elsewhere(address, only_now) => {
                     info = info.set_addr(address);
                     asking = only_now;
                 }
@@ -80,7 +80,7 @@ impl Lookup {
         Err(ConnectError::Redis { redis: info.addr().to_string(), what })
     }
 
-    async fn ask(&self, info: &ConnectionInfo, asking: bool) -> Result<Found, RedisError> {
+    async fn ask(&self, info: &ConnectionInfo, asking: bool) -> Result<NodeAnswer, RedisError> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(ANSWER_WITHIN))
             .set_response_timeout(Some(ANSWER_WITHIN));
@@ -97,12 +97,12 @@ impl Lookup {
             }
         };
         let error = match answer {
-            Ok(value) => return Ok(Found::Value(value)),
+            Ok(value) => return Ok(NodeAnswer::Value(value)),
             Err(error) => error,
         };
         let only_now = error.kind() == ErrorKind::Server(ServerErrorKind::Ask);
         let node = error.redirect_node().and_then(|(node, _)| elsewhere(info.addr(), node));
-        node.map(|node| Found::Elsewhere(node, only_now)).ok_or(error)
+        node.map(|node| NodeAnswer::Elsewhere(node, only_now)).ok_or(error)
     }
 
     /// Names of other clusters that this node knows of, as far as a short look finds any.
@@ -183,10 +183,10 @@ mod tests {
 
     #[test]
     fn a_password_is_not_shown() {
-        let lookup = Lookup::new("redis://:secret@h:1".into(), "main".into());
+        let lookup = LeaderLookup::new("redis://:secret@h:1".into(), "main".into());
         assert!(!format!("{lookup:?}").contains("secret"));
         assert!(lookup.check().is_ok());
-        let wrong = Lookup::new("http//:secret@".into(), "main".into()).check().unwrap_err();
+        let wrong = LeaderLookup::new("http//:secret@".into(), "main".into()).check().unwrap_err();
         assert!(!format!("{wrong} {wrong:?}").contains("secret"));
     }
 }

@@ -18,7 +18,7 @@ use crate::ConnectError;
 use crate::backoff::backoff;
 use crate::settings::Settings;
 use crate::sync::Locked;
-use crate::tls::Tls;
+use crate::tls::CurrentTls;
 
 /// Delay before the second try, and how far the delay grows.
 const RECONNECT_FIRST: Duration = Duration::from_millis(20);
@@ -28,7 +28,7 @@ const SOFTWARE_BYTES: usize = 128;
 
 /// A connection past its handshake.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct BrokerConnection {
     pub(crate) broker: String,
     pub(crate) welcome: Welcome,
     pub(crate) sent: Instant,
@@ -41,22 +41,22 @@ pub(crate) struct Connection {
 #[derive(Debug)]
 pub(crate) struct Dialler {
     hello: ClientMessage,
-    tls: Option<Tls>,
+    tls: Option<CurrentTls>,
     /// Name and partition count of the cluster, once known.
     cluster: Mutex<Option<(String, u16)>>,
 }
 
 /// Where a broker may be.
 #[derive(Clone, Debug)]
-enum Place {
+enum DialAddress {
     /// There.
     Address(String),
     /// Wherever the leader is by now.
     #[cfg(feature = "redis")]
-    Leader(crate::leader::Lookup),
+    Leader(crate::leader::LeaderLookup),
 }
 
-impl Place {
+impl DialAddress {
     async fn address(&self) -> Result<String, ConnectError> {
         match self {
             Self::Address(address) => Ok(address.clone()),
@@ -68,9 +68,9 @@ impl Place {
 
 /// How to get one connection: where, and after how many tries.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct DialPlan {
     dialler: Arc<Dialler>,
-    places: Vec<Place>,
+    places: Vec<DialAddress>,
     next: usize,
     tries: u32,
 }
@@ -93,7 +93,7 @@ impl Dialler {
         if len > MAX_FRAME_BEFORE_AUTH {
             return Err(ConnectError::TokenTooLong { len, limit: MAX_FRAME_BEFORE_AUTH });
         }
-        let tls = settings.tls.as_ref().map(Tls::open).transpose()?;
+        let tls = settings.tls.as_ref().map(CurrentTls::open).transpose()?;
         Ok(Self { hello, tls, cluster: Mutex::new(None) })
     }
 }
@@ -115,20 +115,20 @@ const HANDSHAKE: Duration = Duration::from_millis(HANDSHAKE_DEADLINE_MS);
 /// However little time is left, an address has so much: a broker that is busy answers late.
 const LEAST_ATTEMPT: Duration = Duration::from_secs(1);
 
-impl Link {
+impl DialPlan {
     /// To any of the brokers that the settings name.
     pub(crate) fn new(settings: &Settings) -> Result<Self, ConnectError> {
         let mut addresses = Vec::new();
         for text in &settings.brokers {
             addresses.extend(split_addresses(text)?);
         }
-        let addresses = addresses.into_iter().map(Place::Address);
+        let addresses = addresses.into_iter().map(DialAddress::Address);
         #[cfg(not(feature = "redis"))]
-        let places: Vec<Place> = addresses.collect();
+        let places: Vec<DialAddress> = addresses.collect();
         #[cfg(feature = "redis")]
-        let places: Vec<Place> = {
-            settings.redis.iter().try_for_each(crate::leader::Lookup::check)?;
-            addresses.chain(settings.redis.iter().cloned().map(Place::Leader)).collect()
+        let places: Vec<DialAddress> = {
+            settings.redis.iter().try_for_each(crate::leader::LeaderLookup::check)?;
+            addresses.chain(settings.redis.iter().cloned().map(DialAddress::Leader)).collect()
         };
         if places.is_empty() {
             return Err(ConnectError::NoBroker);
@@ -144,7 +144,7 @@ impl Link {
 
     /// For the same client, to the broker at this address.
     pub(crate) fn to(&self, broker: String) -> Self {
-        Self { places: vec![Place::Address(broker)], ..self.copy() }
+        Self { places: vec![DialAddress::Address(broker)], ..self.copy() }
     }
 
     /// The connection was a good one: the next try is made at once.
@@ -154,7 +154,7 @@ impl Link {
 
     /// The first connection: tries every address once, and then again until `timeout` has passed or
     /// a retry is pointless.
-    pub(crate) async fn first(&mut self, timeout: Duration) -> Result<Connection, ConnectError> {
+    pub(crate) async fn first(&mut self, timeout: Duration) -> Result<BrokerConnection, ConnectError> {
         let end = Instant::now() + timeout;
         loop {
             let left = end.saturating_duration_since(Instant::now());
@@ -174,7 +174,7 @@ impl Link {
     }
 
     /// One more try, after its delay.
-    pub(crate) async fn again(&mut self) -> Result<Connection, ConnectError> {
+    pub(crate) async fn again(&mut self) -> Result<BrokerConnection, ConnectError> {
         sleep(self.delay()).await;
         self.attempt(HANDSHAKE).await
     }
@@ -187,7 +187,7 @@ impl Link {
         }
     }
 
-    async fn attempt(&mut self, limit: Duration) -> Result<Connection, ConnectError> {
+    async fn attempt(&mut self, limit: Duration) -> Result<BrokerConnection, ConnectError> {
         let place = self.places[self.next % self.places.len()].clone();
         self.next = (self.next + 1) % self.places.len();
         self.tries = self.tries.saturating_add(1);
@@ -206,7 +206,7 @@ impl Link {
         Ok(connection)
     }
 
-    async fn handshake(&self, broker: String) -> Result<Connection, ConnectError> {
+    async fn handshake(&self, broker: String) -> Result<BrokerConnection, ConnectError> {
         let unreachable = |source| ConnectError::Unreachable { broker: broker.clone(), source };
         let protocol = |what: String| ConnectError::Protocol { broker: broker.clone(), what };
         let stream = TcpStream::connect(&broker).await.map_err(unreachable)?;
@@ -258,15 +258,17 @@ impl Link {
             return Err(protocol(format!("it names {} partitions", welcome.partitions)));
         }
         frames.decoder_mut().set_max_frame_length(MAX_FRAME);
-        Ok(Connection { broker, welcome, sent, received, frames, write })
+        Ok(BrokerConnection { broker, welcome, sent, received, frames, write })
     }
 }
 
-fn of_tls(broker: &str, error: mtimer_tls::ConnectError) -> ConnectError {
+fn of_tls(broker: &str, error: mtimer_tls::TlsConnectError) -> ConnectError {
     let broker = broker.to_owned();
     match error {
-        mtimer_tls::ConnectError::Lost(source) => ConnectError::Unreachable { broker, source },
-        mtimer_tls::ConnectError::Timeout(_) => ConnectError::Timeout { broker, ms: HANDSHAKE_DEADLINE_MS },
+        mtimer_tls::TlsConnectError::Lost(source) => ConnectError::Unreachable { broker, source },
+        mtimer_tls::TlsConnectError::Timeout(_) => {
+            ConnectError::Timeout { broker, ms: HANDSHAKE_DEADLINE_MS }
+        }
         error => ConnectError::Encryption { broker, what: error.to_string() },
     }
 }

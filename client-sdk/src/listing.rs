@@ -10,12 +10,12 @@ use crate::{Client, RequestError};
 type Cursor = (u16, u64);
 
 /// A row type of a [`Listing`].
-pub(crate) trait Row: Sized {
+pub(crate) trait ListingRow: Sized {
     fn query(filter: &DeadFilter, cursor: Option<Cursor>, limit: u32) -> Query;
     fn rows(answer: QueryAnswer) -> Option<(Vec<Self>, Option<Cursor>)>;
 }
 
-impl Row for DeadRow {
+impl ListingRow for DeadRow {
     fn query(filter: &DeadFilter, cursor: Option<Cursor>, limit: u32) -> Query {
         Query::Dead { group: filter.group.clone(), app: filter.app.clone(), cursor, limit }
     }
@@ -28,7 +28,7 @@ impl Row for DeadRow {
     }
 }
 
-impl Row for UnconfirmedRow {
+impl ListingRow for UnconfirmedRow {
     fn query(_: &DeadFilter, cursor: Option<Cursor>, limit: u32) -> Query {
         Query::Unconfirmed { cursor, limit }
     }
@@ -110,9 +110,9 @@ macro_rules! listing {
             }
 
             async fn fetch(&mut self) -> Result<(), RequestError> {
-                let query = <$row as Row>::query(&self.filter, self.cursor, self.page);
+                let query = <$row as ListingRow>::query(&self.filter, self.cursor, self.page);
                 let answer = self.client.query(query).await?;
-                let (rows, next) = <$row as Row>::rows(answer).ok_or(RequestError::Mismatched)?;
+                let (rows, next) = <$row as ListingRow>::rows(answer).ok_or(RequestError::Mismatched)?;
                 self.rows.extend(rows);
                 self.cursor = next;
                 self.end = next.is_none();

@@ -35,7 +35,7 @@ pub(crate) enum Barrier {
 }
 
 #[derive(Debug)]
-pub(crate) struct Outbox {
+pub(crate) struct SessionOutbox {
     pub(crate) handle: Arc<SessionHandle>,
     /// The broker wants to stop: it gets outcomes only.
     pub(crate) stopping: bool,
@@ -53,7 +53,7 @@ pub(crate) struct Outbox {
     last_ping: u64,
 }
 
-impl Outbox {
+impl SessionOutbox {
     pub(crate) fn new(handle: Arc<SessionHandle>) -> Self {
         Self {
             handle,

@@ -2,7 +2,7 @@
 //! broker of the topology, unless the settings ask for one only.
 //!
 //! Invariant: never two connections to the same broker, and never more tries than the delays of a
-//! [`Link`] allow.
+//! [`DialPlan`] allow.
 //!
 //! With no connection at all, the addresses of the settings are tried in turn, next to the brokers
 //! that were known last. Not in here: what goes over a connection, and when one is left
@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use crate::ConnectError;
 use crate::error::LinkError;
 use crate::handle::SessionHandle;
-use crate::link::{Connection, Link};
+use crate::link::{BrokerConnection, DialPlan};
 use crate::session;
 use crate::state::ClientState;
 use crate::sync::Locked;
@@ -30,7 +30,7 @@ const GOOD: Duration = Duration::from_secs(5);
 
 /// Whom a try is made for.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Target {
+enum DialTarget {
     /// Anybody whom the settings name.
     Seed,
     /// A broker of the topology.
@@ -38,48 +38,53 @@ enum Target {
 }
 
 #[derive(Debug)]
-enum Event {
-    Tried(Target, Link, Result<Box<Connection>, ConnectError>),
+enum PoolEvent {
+    Tried(DialTarget, DialPlan, Result<Box<BrokerConnection>, ConnectError>),
     Ended(Arc<SessionHandle>, LinkError),
 }
 
 /// A connection in use.
 #[derive(Debug)]
-struct Open {
+struct OpenConnection {
     name: Option<String>,
     since: Instant,
     /// For whom it was made.
-    target: Target,
+    target: DialTarget,
 }
 
 #[derive(Debug)]
 struct Pool {
     state: Arc<ClientState>,
-    tasks: JoinSet<Event>,
-    open: BTreeMap<u64, Open>,
+    tasks: JoinSet<PoolEvent>,
+    open: BTreeMap<u64, OpenConnection>,
     /// At rest; a try takes its link with it and brings it back.
-    links: BTreeMap<Target, Link>,
-    trying: BTreeMap<Target, AbortHandle>,
+    links: BTreeMap<DialTarget, DialPlan>,
+    trying: BTreeMap<DialTarget, AbortHandle>,
     /// Brokers that could not be reached at the first try.
     failed: BTreeSet<String>,
     /// What links are made from.
-    seeds: Link,
+    seeds: DialPlan,
 }
 
 /// Keeps the client connected until it is stopped; `link` is how the `first` connection was made,
 /// which is in use as `handle`.
-pub(crate) async fn keep(state: Arc<ClientState>, link: Link, first: Connection, handle: Arc<SessionHandle>) {
+pub(crate) async fn keep(
+    state: Arc<ClientState>,
+    link: DialPlan,
+    first: BrokerConnection,
+    handle: Arc<SessionHandle>,
+) {
     let seeds = link.copy();
     let mut pool = Pool {
         state,
         tasks: JoinSet::new(),
         open: BTreeMap::new(),
-        links: BTreeMap::from([(Target::Seed, link)]),
+        links: BTreeMap::from([(DialTarget::Seed, link)]),
         trying: BTreeMap::new(),
         failed: BTreeSet::new(),
         seeds,
     };
-    pool.serve(Target::Seed, first, handle);
+    pool.serve(DialTarget::Seed, first, handle);
     loop {
         pool.plan();
         tokio::select! {
@@ -95,9 +100,9 @@ pub(crate) async fn keep(state: Arc<ClientState>, link: Link, first: Connection,
 }
 
 impl Pool {
-    fn handle(&mut self, event: Event) {
+    fn handle(&mut self, event: PoolEvent) {
         match event {
-            Event::Tried(target, link, result) => {
+            PoolEvent::Tried(target, link, result) => {
                 self.trying.remove(&target);
                 self.links.insert(target.clone(), link);
                 match result {
@@ -105,13 +110,13 @@ impl Pool {
                     Err(error) => {
                         tracing::debug!(?target, %error, "no connection yet");
                         self.state.fault(error.to_string());
-                        if let Target::Broker(name) = target {
+                        if let DialTarget::Broker(name) = target {
                             self.failed.insert(name);
                         }
                     }
                 }
             }
-            Event::Ended(handle, end) => {
+            PoolEvent::Ended(handle, end) => {
                 let broker = handle.name.as_deref().unwrap_or_default();
                 match end {
                     LinkError::Left => {
@@ -129,14 +134,14 @@ impl Pool {
         }
     }
 
-    fn opened(&mut self, target: Target, connection: Connection) {
+    fn opened(&mut self, target: DialTarget, connection: BrokerConnection) {
         let name = connection.welcome.broker.clone();
         let known = self.open.values().any(|open| name.is_none() || open.name.is_none() || open.name == name);
         if known {
             // Another name for a broker that is connected already, or one that is not of the
             // cluster.
             tracing::debug!(dialled = connection.broker, ?name, "one connection to a broker is enough");
-            if let Target::Broker(target) = target {
+            if let DialTarget::Broker(target) = target {
                 self.failed.insert(target);
             }
             return;
@@ -145,15 +150,15 @@ impl Pool {
         self.serve(target, connection, handle);
     }
 
-    fn serve(&mut self, target: Target, connection: Connection, handle: Arc<SessionHandle>) {
+    fn serve(&mut self, target: DialTarget, connection: BrokerConnection, handle: Arc<SessionHandle>) {
         tracing::info!(broker = connection.broker, session = connection.welcome.session, "connected");
         let name = handle.name.clone();
-        self.open.insert(handle.session, Open { name, since: Instant::now(), target });
+        self.open.insert(handle.session, OpenConnection { name, since: Instant::now(), target });
         let state = Arc::clone(&self.state);
         self.tasks.spawn(async move {
             let run = AssertUnwindSafe(session::run(&state, connection, &handle)).catch_unwind();
             let end = run.await.unwrap_or(LinkError::Closed);
-            Event::Ended(handle, end)
+            PoolEvent::Ended(handle, end)
         });
     }
 
@@ -164,16 +169,17 @@ impl Pool {
         let brokers =
             topology.iter().filter(|_| !alone && !self.state.settings.one_broker).flat_map(|t| &t.brokers);
         let is_open = |address: &str| self.open.values().any(|open| open.name.as_deref() == Some(address));
-        let mut wanted: BTreeSet<Target> = brokers
+        let mut wanted: BTreeSet<DialTarget> = brokers
             .filter(|broker| !is_open(&broker.address))
-            .map(|broker| Target::Broker(broker.address.clone()))
+            .map(|broker| DialTarget::Broker(broker.address.clone()))
             .collect();
-        let tried = wanted.iter().all(|t| matches!(t, Target::Broker(name) if self.failed.contains(name)));
+        let tried =
+            wanted.iter().all(|t| matches!(t, DialTarget::Broker(name) if self.failed.contains(name)));
         if !self.open.is_empty() && (alone || (topology.is_some() && tried)) {
             self.state.ready.send_if_modified(|ready| !std::mem::replace(ready, true));
         }
         if self.open.is_empty() {
-            wanted.insert(Target::Seed);
+            wanted.insert(DialTarget::Seed);
         }
         self.trying.retain(|target, task| {
             let keep = wanted.contains(target);
@@ -182,8 +188,8 @@ impl Pool {
             }
             keep
         });
-        let of_use = |target: &Target| {
-            *target == Target::Seed
+        let of_use = |target: &DialTarget| {
+            *target == DialTarget::Seed
                 || wanted.contains(target)
                 || self.open.values().any(|o| o.target == *target)
         };
@@ -195,15 +201,15 @@ impl Pool {
         }
     }
 
-    fn begin(&mut self, target: Target) {
+    fn begin(&mut self, target: DialTarget) {
         let mut link = self.links.remove(&target).unwrap_or_else(|| match &target {
-            Target::Seed => self.seeds.copy(),
-            Target::Broker(name) => self.seeds.to(name.clone()),
+            DialTarget::Seed => self.seeds.copy(),
+            DialTarget::Broker(name) => self.seeds.to(name.clone()),
         });
         let key = target.clone();
         let task = self.tasks.spawn(async move {
             let result = link.again().await.map(Box::new);
-            Event::Tried(target, link, result)
+            PoolEvent::Tried(target, link, result)
         });
         self.trying.insert(key, task);
     }

@@ -12,7 +12,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, timeout};
 
 use crate::error::LinkError;
-use crate::link::{Connection, Link};
+use crate::link::{BrokerConnection, DialPlan};
 use crate::state::info;
 use crate::{ClientBuilder, ConnectError, Info, RequestError};
 
@@ -26,7 +26,7 @@ use crate::{ClientBuilder, ConnectError, Info, RequestError};
 /// A call that was dropped half way may have sent half a message: drop the probe, too.
 #[derive(Debug)]
 pub struct Probe {
-    connection: Connection,
+    connection: BrokerConnection,
     info: Info,
     request_timeout: Duration,
     last: u64,
@@ -45,7 +45,7 @@ impl ClientBuilder {
     /// Dropping the future closes what was connected.
     pub async fn probe(self) -> Result<Probe, ConnectError> {
         let settings = self.observer().settings;
-        let connection = Link::new(&settings)?.first(settings.connect_timeout).await?;
+        let connection = DialPlan::new(&settings)?.first(settings.connect_timeout).await?;
         let info = info(&connection.broker, &connection.welcome);
         Ok(Probe { connection, info, request_timeout: settings.request_timeout, last: 0 })
     }
@@ -127,7 +127,7 @@ impl Probe {
 }
 
 async fn exchange<T>(
-    connection: &mut Connection,
+    connection: &mut BrokerConnection,
     message: &ClientMessage,
     mut answer: impl FnMut(ServerMessage) -> Option<T>,
 ) -> Result<T, LinkError> {
@@ -146,7 +146,7 @@ async fn exchange<T>(
     }
 }
 
-async fn send(connection: &mut Connection, message: &ClientMessage) -> Result<(), LinkError> {
+async fn send(connection: &mut BrokerConnection, message: &ClientMessage) -> Result<(), LinkError> {
     let mut bytes = Vec::new();
     encode_frame(message, &mut bytes).map_err(std::io::Error::other)?;
     connection.write.write_all(&bytes).await?;

@@ -17,7 +17,7 @@ const RETRY_MOST: Duration = Duration::from_secs(1);
 
 /// One question that somebody waits for.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct PendingQuery {
     query: Query,
     goal: Goal,
     reply: oneshot::Sender<Result<QueryAnswer, RequestError>>,
@@ -31,7 +31,7 @@ pub(crate) struct Asked {
     last: Option<RequestError>,
 }
 
-impl Asked {
+impl PendingQuery {
     pub(crate) fn new(
         query: Query,
         goal: Goal,
@@ -67,8 +67,8 @@ impl Asked {
 
 #[derive(Debug, Default)]
 struct SessionQuestions {
-    queue: VecDeque<Asked>,
-    sent: BTreeMap<u64, Asked>,
+    queue: VecDeque<PendingQuery>,
+    sent: BTreeMap<u64, PendingQuery>,
 }
 
 /// All questions of a client.
@@ -76,9 +76,9 @@ struct SessionQuestions {
 pub(crate) struct Queries {
     sessions: BTreeMap<u64, SessionQuestions>,
     /// Who is to be asked is not connected.
-    unrouted: VecDeque<Asked>,
+    unrouted: VecDeque<PendingQuery>,
     /// To be queued again at that time.
-    waiting: BTreeMap<(Instant, u64), Asked>,
+    waiting: BTreeMap<(Instant, u64), PendingQuery>,
     last_number: u64,
 }
 
@@ -88,7 +88,7 @@ impl Queries {
     }
 
     /// Queues a question; says for which connection.
-    pub(crate) fn push(&mut self, mut asked: Asked, routes: &Routes) -> Option<u64> {
+    pub(crate) fn push(&mut self, mut asked: PendingQuery, routes: &Routes) -> Option<u64> {
         let session = asked.session(routes);
         match session.and_then(|s| self.sessions.get_mut(&s)) {
             Some(connection) => connection.queue.push_back(asked),
@@ -234,14 +234,14 @@ impl Queries {
     }
 }
 
-fn take_late(queue: &mut VecDeque<Asked>, now: Instant) -> Vec<Asked> {
+fn take_late(queue: &mut VecDeque<PendingQuery>, now: Instant) -> Vec<PendingQuery> {
     let (late, rest): (VecDeque<_>, _) =
         std::mem::take(queue).into_iter().partition(|asked| asked.is_late(now));
     *queue = rest;
     late.into()
 }
 
-fn take_late_sent<K: Ord>(sent: &mut BTreeMap<K, Asked>, now: Instant) -> Vec<Asked> {
+fn take_late_sent<K: Ord>(sent: &mut BTreeMap<K, PendingQuery>, now: Instant) -> Vec<PendingQuery> {
     if !sent.values().any(|asked| asked.is_late(now)) {
         return Vec::new();
     }

@@ -13,12 +13,12 @@ use tokio::time::Instant;
 
 use crate::RegisterError;
 use crate::inbox::Inbox;
-use crate::outbox::{Barrier, Outbox};
-use crate::router::{Router, Stage};
+use crate::outbox::{Barrier, SessionOutbox};
+use crate::router::{ClientStage, Router};
 
 /// Deliveries that were taken in.
 #[derive(Debug)]
-pub(crate) struct Taken {
+pub(crate) struct AcceptedDeliveries {
     /// Where they go; `None`: they were on their way when their registration ended.
     pub(crate) inbox: Option<Arc<Inbox>>,
     pub(crate) deliveries: Vec<Delivery>,
@@ -28,7 +28,7 @@ pub(crate) struct Taken {
 
 impl Router {
     pub(crate) fn register(&mut self, inbox: Arc<Inbox>) -> Result<u32, RegisterError> {
-        if self.stage != Stage::Open {
+        if self.stage != ClientStage::Open {
             return Err(RegisterError::Closed);
         }
         if self.registrations.len() >= MAX_REGISTRATIONS {
@@ -50,7 +50,7 @@ impl Router {
         if !self.registrations.get(&number).is_some_and(|inbox| inbox.begin_end()) {
             return;
         }
-        if self.stage == Stage::Open {
+        if self.stage == ClientStage::Open {
             self.sessions.values_mut().for_each(|outbox| outbox.unregister(number));
         }
         self.ending.extend(by.map(|by| (by, number)));
@@ -79,10 +79,10 @@ impl Router {
     /// in.
     pub(crate) fn drain(&mut self) -> oneshot::Receiver<()> {
         let (notify, passed) = oneshot::channel();
-        if self.stage == Stage::Open {
-            self.sessions.values_mut().for_each(Outbox::goodbye);
+        if self.stage == ClientStage::Open {
+            self.sessions.values_mut().for_each(SessionOutbox::goodbye);
         }
-        self.stage = self.stage.max(Stage::Draining);
+        self.stage = self.stage.max(ClientStage::Draining);
         self.barrier(Barrier::Notify(notify));
         passed
     }
@@ -104,7 +104,7 @@ impl Router {
         session: u64,
         registration: u32,
         mut deliveries: Vec<Delivery>,
-    ) -> Result<Taken, &'static str> {
+    ) -> Result<AcceptedDeliveries, &'static str> {
         let arrived = deliveries.len();
         if deliveries.iter().any(|d| usize::from(d.id.partition().0) >= self.epochs.len()) {
             return Err("a callback of a partition that is not there");
@@ -124,7 +124,7 @@ impl Router {
             }
             _ => {}
         }
-        Ok(Taken { inbox, deliveries, stale })
+        Ok(AcceptedDeliveries { inbox, deliveries, stale })
     }
 
     fn barrier(&mut self, barrier: Barrier) {

@@ -20,7 +20,7 @@ use mtimer_types::limits::{MAX_BATCH, MAX_FRAME};
 use tokio::time::Instant;
 
 use crate::RequestError;
-use crate::call::{Call, First, Frame, Next, fits, op_bytes, unknown};
+use crate::call::{First, PendingOp, RequestFrame, RetryPlan, fits, op_bytes, unknown};
 use crate::routes::Routes;
 
 /// Most bytes of operations in a frame: what else waits for the connection need not wait long.
@@ -33,10 +33,10 @@ const CLOSED: &str = "the client was closed before an answer came";
 struct SessionRequests {
     max_ops: usize,
     max_bytes: usize,
-    queue: VecDeque<Call>,
+    queue: VecDeque<PendingOp>,
     /// Frames that [`Requests::next`] gave out and that were not handed back yet.
     out: usize,
-    sent: BTreeMap<u64, Frame>,
+    sent: BTreeMap<u64, RequestFrame>,
 }
 
 impl SessionRequests {
@@ -50,9 +50,9 @@ impl SessionRequests {
 pub(crate) struct Requests {
     sessions: BTreeMap<u64, SessionRequests>,
     /// The owners of their partitions are not connected.
-    unrouted: VecDeque<Call>,
+    unrouted: VecDeque<PendingOp>,
     /// To be queued again at that time.
-    waiting: BTreeMap<(Instant, u64), Call>,
+    waiting: BTreeMap<(Instant, u64), PendingOp>,
     next_number: u64,
     /// How long after its first sending something is repeated.
     answer_timeout: Duration,
@@ -77,7 +77,7 @@ impl Requests {
     }
 
     /// Queues an operation; says for which connection.
-    pub(crate) fn push(&mut self, call: Call, routes: &Routes) -> Option<u64> {
+    pub(crate) fn push(&mut self, call: PendingOp, routes: &Routes) -> Option<u64> {
         let session = routes.request_session(call.partition);
         match session.and_then(|s| self.sessions.get_mut(&s)) {
             Some(connection) => connection.queue.push_back(call),
@@ -100,7 +100,7 @@ impl Requests {
     /// The next frame for the wire, if there is something to send; [`Requests::sent`] or
     /// [`Requests::unsent`] follows, and until then it counts as under way. A session that ends
     /// between takes the count with it.
-    pub(crate) fn next(&mut self, session: u64, time: Time, now: Instant) -> Option<Frame> {
+    pub(crate) fn next(&mut self, session: u64, time: Time, now: Instant) -> Option<RequestFrame> {
         let connection = self.sessions.get_mut(&session)?;
         let fresh = First { time, horizon: now + self.answer_timeout };
         let most = connection.queue.len().min(connection.max_ops);
@@ -119,7 +119,7 @@ impl Requests {
             if full || call.waiter.first != before {
                 break;
             }
-            let Some(Call { op, partition, mut waiter }) = connection.queue.pop_front() else { break };
+            let Some(PendingOp { op, partition, mut waiter }) = connection.queue.pop_front() else { break };
             waiter.first = Some(before.unwrap_or(fresh));
             ops.push(op);
             waiters.push((partition, waiter));
@@ -127,11 +127,11 @@ impl Requests {
         let first = together?.unwrap_or(fresh);
         connection.out += 1;
         let corr = self.number();
-        Some(Frame::new(session, first, corr, ops, waiters))
+        Some(RequestFrame::new(session, first, corr, ops, waiters))
     }
 
     /// The frame is about to be written. Says how many operations it repeats.
-    pub(crate) fn sent(&mut self, mut frame: Frame) -> u64 {
+    pub(crate) fn sent(&mut self, mut frame: RequestFrame) -> u64 {
         let mut repeated = 0;
         for (_, waiter) in &mut frame.waiters {
             repeated += u64::from(std::mem::take(&mut waiter.repeats));
@@ -148,7 +148,7 @@ impl Requests {
     }
 
     /// The frame cannot be written: an error to all who wait.
-    pub(crate) fn unsent(&mut self, frame: Frame, reason: &str) {
+    pub(crate) fn unsent(&mut self, frame: RequestFrame, reason: &str) {
         if let Some(connection) = self.sessions.get_mut(&frame.session) {
             connection.out -= 1;
         }
@@ -196,11 +196,11 @@ impl Requests {
                 _ => {}
             }
             let next = call.answered(reply, now);
-            retried += u64::from(!matches!(next, Next::Answered));
+            retried += u64::from(!matches!(next, RetryPlan::Answered));
             match next {
-                Next::Answered => {}
-                Next::Now(call) => _ = self.push(call, routes),
-                Next::At(again, call) => {
+                RetryPlan::Answered => {}
+                RetryPlan::Now(call) => _ = self.push(call, routes),
+                RetryPlan::At(again, call) => {
                     let number = self.number();
                     self.waiting.insert((again, number), call);
                 }
@@ -213,7 +213,8 @@ impl Requests {
     /// now.
     pub(crate) fn closed(&mut self, session: u64, routes: &Routes) {
         let Some(connection) = self.sessions.remove(&session) else { return };
-        let mut sent: Vec<Call> = connection.sent.into_values().flat_map(Frame::into_calls).collect();
+        let mut sent: Vec<PendingOp> =
+            connection.sent.into_values().flat_map(RequestFrame::into_calls).collect();
         sent.iter_mut().for_each(|call| call.waiter.lost());
         for call in sent.into_iter().chain(connection.queue) {
             self.push(call, routes);
@@ -252,7 +253,7 @@ impl Requests {
             let (late, sent): (BTreeMap<_, _>, _) =
                 std::mem::take(&mut connection.sent).into_iter().partition(|(_, f)| f.first.horizon <= now);
             connection.sent = sent;
-            for call in late.into_values().flat_map(Frame::into_calls) {
+            for call in late.into_values().flat_map(RequestFrame::into_calls) {
                 let reason = format!("no answer within {} ms", self.answer_timeout.as_millis());
                 call.waiter.answer(Err(unknown(&reason)));
             }
@@ -266,7 +267,7 @@ impl Requests {
         let (mut queued, mut sent) = (std::mem::take(&mut self.unrouted), Vec::new());
         for connection in sessions {
             queued.extend(connection.queue);
-            sent.extend(connection.sent.into_values().flat_map(Frame::into_calls));
+            sent.extend(connection.sent.into_values().flat_map(RequestFrame::into_calls));
         }
         for call in queued.into_iter().chain(std::mem::take(&mut self.waiting).into_values()) {
             let done = call.waiter.first.is_some();
@@ -285,7 +286,7 @@ impl Requests {
 }
 
 /// Gives up what has waited too long for its turn, and what nobody waits for.
-fn give_up(queue: &mut VecDeque<Call>, now: Instant, reason: &str) {
+fn give_up(queue: &mut VecDeque<PendingOp>, now: Instant, reason: &str) {
     if !queue.iter().any(|c| c.waiter.limit() <= now || c.waiter.abandoned()) {
         return;
     }

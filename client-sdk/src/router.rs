@@ -3,7 +3,7 @@
 //!
 //! Invariant: what is in here is bounded: operations and questions by the permits that their
 //! callers hold, outcomes by the credit that was given, registrations by their limit, the rest by
-//! its connection's [`Outbox`].
+//! its connection's [`SessionOutbox`].
 //!
 //! Not in here: sockets and tasks. A session takes messages out ([`Router::gather`]) and puts
 //! answers in; which connections there should be is decided by the [pool](crate::pool).
@@ -16,11 +16,11 @@ use mtimer_protocol::{ClientMessage, OpReply, Query, QueryAnswer, SettleRefusal,
 use mtimer_types::{Epoch, PartitionId, Time, TimerId};
 use tokio::time::Instant;
 
-use crate::call::{Call, Frame};
+use crate::call::{PendingOp, RequestFrame};
 use crate::handle::{Fate, SessionHandle};
 use crate::inbox::Inbox;
-use crate::outbox::Outbox;
-use crate::queries::{Asked, Queries};
+use crate::outbox::SessionOutbox;
+use crate::queries::{PendingQuery, Queries};
 use crate::requests::Requests;
 use crate::routes::Routes;
 use crate::settling::{OutgoingOutcome, Pushed, Settling};
@@ -30,7 +30,7 @@ const QUERIES_AT_ONCE: usize = 64;
 
 /// How far a client is on its way out.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Stage {
+pub(crate) enum ClientStage {
     /// At work.
     Open,
     /// Takes no more callbacks; handlers may still make requests.
@@ -44,7 +44,7 @@ pub(crate) enum Stage {
 pub(crate) enum Outgoing {
     Message(ClientMessage),
     /// To be handed to [`Router::sent`] before it is written, or to [`Router::unsent`].
-    Frame(Frame),
+    Frame(RequestFrame),
 }
 
 /// What a change of the connections or the topology cost.
@@ -58,14 +58,14 @@ pub(crate) struct Losses {
 
 #[derive(Debug)]
 pub(crate) struct Router {
-    pub(crate) stage: Stage,
+    pub(crate) stage: ClientStage,
     /// Why there is no connection, for errors.
     pub(crate) fault: String,
     /// Somebody looks at the time every now and then.
     pub(crate) ticking: bool,
     pub(crate) routes: Routes,
     pub(crate) settling: Settling,
-    pub(crate) sessions: BTreeMap<u64, Outbox>,
+    pub(crate) sessions: BTreeMap<u64, SessionOutbox>,
     requests: Requests,
     queries: Queries,
     pub(crate) registrations: BTreeMap<u32, Arc<Inbox>>,
@@ -82,7 +82,7 @@ pub(crate) struct Router {
 impl Router {
     pub(crate) fn new(partitions: u16, answer_timeout: Duration) -> Self {
         Self {
-            stage: Stage::Open,
+            stage: ClientStage::Open,
             fault: "not connected yet".to_owned(),
             ticking: false,
             routes: Routes::new(partitions),
@@ -105,15 +105,15 @@ impl Router {
         self.last_session += 1;
         let session = self.last_session;
         let handle = Arc::new(SessionHandle::new(session, welcome.broker.clone()));
-        if self.stage == Stage::Closed {
+        if self.stage == ClientStage::Closed {
             return (handle, Losses::default());
         }
         self.routes.opened(&handle);
         self.requests.opened(session, welcome.max_frame, welcome.max_batch);
         self.queries.opened(session);
         self.settling.opened(session);
-        let mut outbox = Outbox::new(Arc::clone(&handle));
-        if self.stage == Stage::Open {
+        let mut outbox = SessionOutbox::new(Arc::clone(&handle));
+        if self.stage == ClientStage::Open {
             let brokers = self.routes.brokers();
             for (number, inbox) in self.registrations.iter().filter(|(_, inbox)| !inbox.is_ending()) {
                 outbox.register(*number, inbox.dest.clone(), inbox.share(brokers));
@@ -165,7 +165,7 @@ impl Router {
                 inbox.divide(now);
             }
         }
-        if now != before && self.stage == Stage::Open {
+        if now != before && self.stage == ClientStage::Open {
             for (number, inbox) in self.registrations.iter().filter(|(_, inbox)| !inbox.is_ending()) {
                 let share = inbox.share(now);
                 if share != inbox.share(before) {
@@ -185,7 +185,7 @@ impl Router {
 
     /// The client is closed.
     pub(crate) fn close(&mut self) {
-        self.stage = Stage::Closed;
+        self.stage = ClientStage::Closed;
         self.sessions.clear();
         self.requests.close();
         self.queries.close();
@@ -280,7 +280,7 @@ impl Router {
     }
 
     /// Queues operations.
-    pub(crate) fn request(&mut self, calls: impl IntoIterator<Item = Call>) {
+    pub(crate) fn request(&mut self, calls: impl IntoIterator<Item = PendingOp>) {
         let mut last = None;
         for call in calls {
             match self.requests.push(call, &self.routes) {
@@ -304,17 +304,17 @@ impl Router {
     }
 
     /// See [`Requests::sent`].
-    pub(crate) fn sent(&mut self, frame: Frame) -> u64 {
+    pub(crate) fn sent(&mut self, frame: RequestFrame) -> u64 {
         self.requests.sent(frame)
     }
 
     /// See [`Requests::unsent`].
-    pub(crate) fn unsent(&mut self, frame: Frame, reason: &str) {
+    pub(crate) fn unsent(&mut self, frame: RequestFrame, reason: &str) {
         self.requests.unsent(frame, reason);
     }
 
     /// Queues a question.
-    pub(crate) fn ask(&mut self, asked: Asked) {
+    pub(crate) fn ask(&mut self, asked: PendingQuery) {
         if let Some(session) = self.queries.push(asked, &self.routes) {
             self.wake(session);
         }
@@ -335,7 +335,7 @@ impl Router {
         Ok(())
     }
 
-    pub(crate) fn outbox(&mut self, session: u64) -> Option<&mut Outbox> {
+    pub(crate) fn outbox(&mut self, session: u64) -> Option<&mut SessionOutbox> {
         self.sessions.get_mut(&session)
     }
 

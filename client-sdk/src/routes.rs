@@ -28,7 +28,7 @@ pub(crate) enum Goal {
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenRoute {
     name: Option<String>,
     stopping: bool,
 }
@@ -37,7 +37,7 @@ struct Open {
 pub(crate) struct Routes {
     topology: Option<Arc<Topology>>,
     learned: BTreeMap<PartitionId, String>,
-    sessions: BTreeMap<u64, Open>,
+    sessions: BTreeMap<u64, OpenRoute>,
     /// By partition: where requests go.
     table: Vec<Option<u64>>,
 }
@@ -58,7 +58,7 @@ impl Routes {
             self.topology = None;
             self.learned.clear();
         }
-        self.sessions.insert(handle.session, Open { name: handle.name.clone(), stopping: false });
+        self.sessions.insert(handle.session, OpenRoute { name: handle.name.clone(), stopping: false });
         self.rebuild();
     }
 
@@ -71,7 +71,7 @@ impl Routes {
     }
 
     pub(crate) fn closed(&mut self, session: u64) {
-        if let Some(Open { name: Some(name), .. }) = self.sessions.remove(&session) {
+        if let Some(OpenRoute { name: Some(name), .. }) = self.sessions.remove(&session) {
             self.learned.retain(|_, owner| *owner != name);
         }
         self.rebuild();
@@ -116,7 +116,8 @@ impl Routes {
     /// are.
     pub(crate) fn is_outside(&self, session: u64) -> bool {
         let Some(topology) = &self.topology else { return false };
-        let inside = |open: &Open| topology.brokers.iter().any(|b| Some(&b.address) == open.name.as_ref());
+        let inside =
+            |open: &OpenRoute| topology.brokers.iter().any(|b| Some(&b.address) == open.name.as_ref());
         let outside = self.sessions.get(&session).is_some_and(|open| open.name.is_some() && !inside(open));
         outside && self.sessions.values().any(inside)
     }
@@ -180,7 +181,7 @@ impl Routes {
 
     /// A broker without a cluster around it: it owns everything.
     fn alone(&self) -> Option<u64> {
-        let alone = |open: &Open| open.name.is_none() && !open.stopping;
+        let alone = |open: &OpenRoute| open.name.is_none() && !open.stopping;
         self.sessions.iter().find(|(_, open)| alone(open)).map(|(session, _)| *session)
     }
 

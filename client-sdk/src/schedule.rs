@@ -114,7 +114,7 @@ impl Schedule {
         Self::new(dest, When::At(time.into()))
     }
 
-    /// Describes a timer that is due then.
+    /// Describes a timer that is due at `when`.
     pub fn new(dest: impl Into<Destination>, when: impl Into<When>) -> Self {
         Self {
             dest: dest.into(),

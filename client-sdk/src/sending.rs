@@ -9,10 +9,10 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::Instant;
 
 use crate::RequestError;
-use crate::batch::{Answers, batch};
-use crate::call::{Call, Reply, Waiter, op_bytes, partition_of_target};
-use crate::queries::Asked;
-use crate::router::{Router, Stage};
+use crate::batch::{BatchAnswers, batch};
+use crate::call::{PendingOp, ReplyTarget, Waiter, op_bytes, partition_of_target};
+use crate::queries::PendingQuery;
+use crate::router::{ClientStage, Router};
 use crate::routes::Goal;
 use crate::state::ClientState;
 use crate::sync::Locked;
@@ -30,8 +30,9 @@ impl ClientState {
         }
         let permits = self.acquire(weight(&op)).await?;
         let (reply, answer) = oneshot::channel();
-        let waiter = Waiter::new(Reply::Alone(reply, permits), Instant::now(), self.settings.request_timeout);
-        let call = Call::new(op, self.partitions, waiter);
+        let waiter =
+            Waiter::new(ReplyTarget::Alone(reply, permits), Instant::now(), self.settings.request_timeout);
+        let call = PendingOp::new(op, self.partitions, waiter);
         self.hand_over(|router| router.request([call]))?;
         answer.await.unwrap_or(Err(RequestError::Closed))
     }
@@ -79,11 +80,11 @@ impl ClientState {
         chunk: Vec<RequestOp>,
         weights: &[u32],
         permits: OwnedSemaphorePermit,
-    ) -> Result<Answers, RequestError> {
+    ) -> Result<BatchAnswers, RequestError> {
         let (now, timeout) = (Instant::now(), self.settings.request_timeout);
         let (parts, answers) = batch(weights, permits);
         let calls = chunk.into_iter().zip(parts).map(|(op, part)| {
-            Call::new(op, self.partitions, Waiter::new(Reply::Together(part), now, timeout))
+            PendingOp::new(op, self.partitions, Waiter::new(ReplyTarget::Together(part), now, timeout))
         });
         self.hand_over(|router| router.request(calls))?;
         Ok(answers)
@@ -106,7 +107,7 @@ impl ClientState {
     pub(crate) async fn query_of(&self, query: Query, goal: Goal) -> Result<QueryAnswer, RequestError> {
         let permit = self.acquire(1).await?;
         let (reply, answer) = oneshot::channel();
-        let asked = Asked::new(query, goal, reply, permit, self.settings.request_timeout);
+        let asked = PendingQuery::new(query, goal, reply, permit, self.settings.request_timeout);
         self.hand_over(|router| router.ask(asked))?;
         answer.await.unwrap_or(Err(RequestError::Closed))
     }
@@ -118,7 +119,7 @@ impl ClientState {
 
     fn hand_over(&self, push: impl FnOnce(&mut Router)) -> Result<(), RequestError> {
         let mut router = self.router.locked();
-        if router.stage == Stage::Closed {
+        if router.stage == ClientStage::Closed {
             return Err(RequestError::Closed);
         }
         push(&mut router);
@@ -133,11 +134,11 @@ impl ClientState {
 
 /// Waits for the oldest answers, until no more than `rest` are left to wait for.
 async fn collect(
-    asked: &mut VecDeque<Answers>,
+    asked: &mut VecDeque<BatchAnswers>,
     answers: &mut Vec<Result<OpReply, RequestError>>,
     rest: usize,
 ) {
-    let mut waiting: usize = asked.iter().map(Answers::len).sum();
+    let mut waiting: usize = asked.iter().map(BatchAnswers::len).sum();
     while waiting > rest {
         let Some(oldest) = asked.pop_front() else { break };
         waiting -= oldest.len();

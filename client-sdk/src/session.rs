@@ -24,8 +24,8 @@ use crate::counters::count;
 use crate::error::LinkError;
 use crate::handle::SessionHandle;
 use crate::inbox::Arrived;
-use crate::link::Connection;
-use crate::registering::Taken;
+use crate::link::BrokerConnection;
+use crate::registering::AcceptedDeliveries;
 use crate::router::Outgoing;
 use crate::state::ClientState;
 use crate::sync::Locked;
@@ -38,13 +38,13 @@ const FIRST_SAMPLES: u32 = 4;
 /// Serves a connection until it ends.
 pub(crate) async fn run(
     state: &Arc<ClientState>,
-    connection: Connection,
+    connection: BrokerConnection,
     handle: &Arc<SessionHandle>,
 ) -> LinkError {
-    let Connection { welcome, mut frames, write, .. } = connection;
+    let BrokerConnection { welcome, mut frames, write, .. } = connection;
     let heartbeat = Duration::from_millis(welcome.heartbeat_ms.clamp(100, 60_000));
     let silence = heartbeat * BEATS as u32;
-    let writer = Writer {
+    let writer = SessionWriter {
         state: Arc::clone(state),
         handle: Arc::clone(handle),
         write,
@@ -192,7 +192,7 @@ impl Reader<'_> {
         count(&counters.received, deliveries.len() as u64);
         let session = self.handle.session;
         let taken = self.state.router.locked().delivered(session, registration, deliveries);
-        let Taken { inbox, deliveries, stale } = taken.map_err(LinkError::Protocol)?;
+        let AcceptedDeliveries { inbox, deliveries, stale } = taken.map_err(LinkError::Protocol)?;
         count(&counters.stale, stale);
         let Some(inbox) = inbox else {
             // It was on its way when the registration ended over a connection before this one.
@@ -221,7 +221,7 @@ impl Reader<'_> {
     }
 }
 
-struct Writer {
+struct SessionWriter {
     state: Arc<ClientState>,
     handle: Arc<SessionHandle>,
     write: WriteHalf,
@@ -229,7 +229,7 @@ struct Writer {
     write_timeout: Duration,
 }
 
-impl Writer {
+impl SessionWriter {
     async fn run(mut self) -> LinkError {
         let mut next_beat = Instant::now() + self.heartbeat;
         let (mut gathered, mut bytes) = (Vec::new(), Vec::new());

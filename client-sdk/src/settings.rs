@@ -13,7 +13,7 @@ use crate::TlsOptions;
 pub(crate) struct Settings {
     pub(crate) brokers: Vec<String>,
     #[cfg(feature = "redis")]
-    pub(crate) redis: Vec<crate::leader::Lookup>,
+    pub(crate) redis: Vec<crate::leader::LeaderLookup>,
     pub(crate) one_broker: bool,
     pub(crate) token: String,
     pub(crate) tls: Option<TlsOptions>,

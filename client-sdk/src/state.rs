@@ -12,10 +12,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::answer::Info;
-use crate::clock::Clock;
-use crate::counters::{Counters, count};
+use crate::clock::ClientClock;
+use crate::counters::{ClientCounters, count};
 use crate::handle::SessionHandle;
-use crate::link::Connection;
+use crate::link::BrokerConnection;
 use crate::router::{Losses, Router};
 use crate::settings::Settings;
 use crate::settling::OutgoingOutcome;
@@ -29,7 +29,7 @@ const TICK: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(crate) struct ClientState {
     pub(crate) settings: Settings,
-    pub(crate) clock: Clock,
+    pub(crate) clock: ClientClock,
     pub(crate) partitions: u16,
     pub(crate) info: Mutex<Arc<Info>>,
     pub(crate) router: Mutex<Router>,
@@ -38,7 +38,7 @@ pub(crate) struct ClientState {
     /// Something was settled or answered; for closing.
     pub(crate) progress: Notify,
     pub(crate) connected: watch::Sender<bool>,
-    pub(crate) counters: Counters,
+    pub(crate) counters: ClientCounters,
     /// Whether everything was tried that a client connects to at its start.
     pub(crate) ready: watch::Sender<bool>,
     pub(crate) token: CancellationToken,
@@ -54,7 +54,7 @@ pub(crate) struct ClientState {
 }
 
 impl ClientState {
-    pub(crate) fn new(settings: Settings, clock: Clock, broker: &str, welcome: &Welcome) -> Self {
+    pub(crate) fn new(settings: Settings, clock: ClientClock, broker: &str, welcome: &Welcome) -> Self {
         let capacity = settings.max_in_flight.clamp(1, crate::limits::MAX_SESSION_INFLIGHT as u32);
         let router = Mutex::new(Router::new(welcome.partitions, settings.answer_timeout));
         Self {
@@ -66,7 +66,7 @@ impl ClientState {
             rewire: Notify::new(),
             progress: Notify::new(),
             connected: watch::Sender::new(false),
-            counters: Counters::default(),
+            counters: ClientCounters::default(),
             ready: watch::Sender::new(false),
             token: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -102,8 +102,8 @@ impl ClientState {
     }
 
     /// A connection is there.
-    pub(crate) fn opened(&self, connection: &Connection) -> Arc<SessionHandle> {
-        let Connection { broker, welcome, sent, received, .. } = connection;
+    pub(crate) fn opened(&self, connection: &BrokerConnection) -> Arc<SessionHandle> {
+        let BrokerConnection { broker, welcome, sent, received, .. } = connection;
         *self.info.locked() = Arc::new(info(broker, welcome));
         let (handle, losses) = self.with_router(|router| router.opened(welcome));
         self.clock.observe(handle.session, welcome.now, *sent, *received);

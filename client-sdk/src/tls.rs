@@ -71,12 +71,12 @@ impl TlsOptions {
 
 /// What the options say at present.
 #[derive(Debug)]
-pub(crate) struct Tls {
+pub(crate) struct CurrentTls {
     options: ClientTlsOptions,
     last: Mutex<ClientTls>,
 }
 
-impl Tls {
+impl CurrentTls {
     /// Reads the files.
     pub(crate) fn open(tls: &TlsOptions) -> Result<Self, ConnectError> {
         let options = tls.options.clone();

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use tokio::sync::{Semaphore, oneshot};
 
 use super::*;
-use crate::call::{Reply, Waiter};
+use crate::call::{ReplyTarget, Waiter};
 use crate::handle::SessionHandle;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -135,7 +135,7 @@ impl World {
         let zero = Time::from_ms(0);
         let op =
             RequestOp::Purge { id: TimerId::new(zero, zero, mtimer_types::PartitionId(n as u16 % 2), n) };
-        let call = Call::new(op, 2, Waiter::new(Reply::Alone(reply, permit), self.now, TIMEOUT));
+        let call = PendingOp::new(op, 2, Waiter::new(ReplyTarget::Alone(reply, permit), self.now, TIMEOUT));
         self.requests.push(call, &self.routes);
         self.answers.push(answer);
     }

@@ -10,7 +10,7 @@ use tokio::sync::{Semaphore, oneshot};
 
 use super::*;
 use crate::RequestError;
-use crate::call::{Reply, Waiter};
+use crate::call::{ReplyTarget, Waiter};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -38,7 +38,7 @@ struct Gathered {
     router: Router,
     session: u64,
     now: Instant,
-    frame: Frame,
+    frame: RequestFrame,
     answer: Answer,
 }
 
@@ -49,7 +49,7 @@ impl Gathered {
         let (reply, answer) = oneshot::channel();
         let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
         let op = RequestOp::Purge { id: TimerId::from_u128(0) };
-        router.request([Call::new(op, 1, Waiter::new(Reply::Alone(reply, permit), now, TIMEOUT))]);
+        router.request([PendingOp::new(op, 1, Waiter::new(ReplyTarget::Alone(reply, permit), now, TIMEOUT))]);
         let mut out = Vec::new();
         router.gather(session, Time::from_ms(1_000_000), now, &mut out);
         let frame = out.into_iter().find_map(|outgoing| match outgoing {

@@ -5,12 +5,12 @@ use tokio_util::codec::FramedRead;
 use super::*;
 use crate::router::tests::welcome;
 
-async fn connection(listener: &TcpListener) -> Connection {
+async fn connection(listener: &TcpListener) -> BrokerConnection {
     let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (read, write) = mtimer_tls::Stream::Plain(stream).into_split();
     let frames = FramedRead::new(read, frame_codec(crate::limits::MAX_FRAME));
     let now = Instant::now();
-    Connection { broker: "fake".into(), welcome: welcome(), sent: now, received: now, frames, write }
+    BrokerConnection { broker: "fake".into(), welcome: welcome(), sent: now, received: now, frames, write }
 }
 
 #[tokio::test]
@@ -18,7 +18,7 @@ async fn the_end_is_the_last_word_about_the_connection() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let now = Instant::now();
     let state =
-        ClientState::new(Settings::default(), Clock::new(welcome().now, now, now), "fake", &welcome());
+        ClientState::new(Settings::default(), ClientClock::new(welcome().now, now, now), "fake", &welcome());
     let connected = state.connected.subscribe();
     let first = state.opened(&connection(&listener).await);
     let second = state.opened(&connection(&listener).await);

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use crate::{ConnectError, Encrypted, Stream, TlsError, pem, provider};
+use crate::{Encrypted, Stream, TlsConnectError, TlsError, pem, provider};
 
 /// PEM text, or the file that it is in. Its `Debug` shows no text.
 #[derive(Clone, PartialEq, Eq)]
@@ -130,7 +130,7 @@ impl ClientTls {
     ///
     /// # Errors
     ///
-    /// [`ConnectError`]; [`ConnectError::is_retryable`] says whether another try can help.
+    /// [`TlsConnectError`]; [`TlsConnectError::is_retryable`] says whether another try can help.
     ///
     /// # Cancel safety
     ///
@@ -140,16 +140,16 @@ impl ClientTls {
         socket: TcpStream,
         address: &str,
         within: Duration,
-    ) -> Result<Stream, ConnectError> {
+    ) -> Result<Stream, TlsConnectError> {
         let name = match &self.server_name {
             Some(name) => name.clone(),
-            None => server_name(host(address)).map_err(ConnectError::Name)?,
+            None => server_name(host(address)).map_err(TlsConnectError::Name)?,
         };
         let connector = TlsConnector::from(self.config.clone());
         match timeout(within, connector.connect(name, socket)).await {
             Ok(Ok(stream)) => Ok(Stream::Tls(Box::new(Encrypted::new(stream)))),
-            Ok(Err(error)) => Err(self.explain(error).unwrap_or_else(ConnectError::Lost)),
-            Err(_) => Err(ConnectError::Timeout(within)),
+            Ok(Err(error)) => Err(self.explain(error).unwrap_or_else(TlsConnectError::Lost)),
+            Err(_) => Err(TlsConnectError::Timeout(within)),
         }
     }
 
@@ -160,8 +160,8 @@ impl ClientTls {
     /// # Errors
     ///
     /// The error itself, if it is not about TLS.
-    pub fn explain(&self, error: io::Error) -> Result<ConnectError, io::Error> {
-        ConnectError::explain(error, &self.authorities)
+    pub fn explain(&self, error: io::Error) -> Result<TlsConnectError, io::Error> {
+        TlsConnectError::explain(error, &self.authorities)
     }
 }
 

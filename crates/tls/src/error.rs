@@ -50,7 +50,7 @@ pub enum TlsError {
         /// What is wrong, and what to do.
         message: String,
     },
-    /// The name of the server is none.
+    /// Invalid server name.
     #[error("{name:?} is not the name of a server: write a host name or an IP address, without a port")]
     ServerName {
         /// The name.
@@ -77,7 +77,7 @@ pub enum AcceptError {
 
 /// Says why there is no TLS connection to a server.
 #[derive(Debug, thiserror::Error)]
-pub enum ConnectError {
+pub enum TlsConnectError {
     /// The server does not speak TLS.
     #[error("it does not speak TLS: connect without TLS, or give it a certificate")]
     NotTls,
@@ -101,7 +101,7 @@ pub enum ConnectError {
     Name(TlsError),
 }
 
-impl ConnectError {
+impl TlsConnectError {
     /// Says whether another try with the same files can help.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::Lost(_) | Self::Timeout(_))

@@ -7,7 +7,7 @@
 //! default. A certificate is always checked. No error shows anything of a key.
 //! Not in here: when TLS is used, and what the other side may do.
 
-#![warn(missing_docs, clippy::missing_errors_doc)]
+#![deny(missing_docs, clippy::missing_errors_doc)]
 
 mod client;
 mod error;
@@ -23,7 +23,7 @@ mod tests;
 use std::sync::Arc;
 
 pub use client::{ClientFiles, ClientTls, ClientTlsOptions, Identity, Pem};
-pub use error::{AcceptError, ConnectError, TlsError};
+pub use error::{AcceptError, TlsConnectError, TlsError};
 pub use private_file::{PrivateFileError, check_private, read_private};
 pub use server::{ClientCertificate, ServerFiles, ServerTls};
 pub use stream::{Encrypted, ReadHalf, Stream, WriteHalf};

@@ -75,7 +75,11 @@ pub fn check_private(file: &File, path: &Path) -> Result<(), PrivateFileError> {
     Ok(())
 }
 
-/// Permissions are not looked at here.
+/// Permissions are not checked on this system.
+///
+/// # Errors
+///
+/// None.
 #[cfg(not(unix))]
 pub fn check_private(_file: &File, _path: &Path) -> Result<(), PrivateFileError> {
     Ok(())

@@ -12,8 +12,8 @@ use tokio_rustls::TlsConnector;
 
 use crate::test_support::{Authority, Issued};
 use crate::{
-    AcceptError, ClientCertificate, ClientTls, ClientTlsOptions, ConnectError, Identity, Pem, ServerFiles,
-    ServerTls, Stream, TlsError, pem, provider,
+    AcceptError, ClientCertificate, ClientTls, ClientTlsOptions, Identity, Pem, ServerFiles, ServerTls,
+    Stream, TlsConnectError, TlsError, pem, provider,
 };
 
 const WITHIN: Duration = Duration::from_secs(30);
@@ -39,7 +39,7 @@ async fn pair() -> (TcpStream, TcpStream, String) {
     (client, listener.accept().await.unwrap().0, address)
 }
 
-type Sides = (Result<Stream, ConnectError>, Result<Stream, AcceptError>);
+type Sides = (Result<Stream, TlsConnectError>, Result<Stream, AcceptError>);
 
 /// Shakes hands; with TLS 1.3 the client learns by its first read whether it was let in.
 async fn shake(server: &ServerTls, client: &ClientTls, clients: ClientCertificate) -> Sides {
@@ -49,7 +49,7 @@ async fn shake(server: &ServerTls, client: &ClientTls, clients: ClientCertificat
         let mut byte = [0];
         match stream.read_exact(&mut byte).await {
             Ok(_) => Ok(stream),
-            Err(error) => Err(client.explain(error).unwrap_or_else(ConnectError::Lost)),
+            Err(error) => Err(client.explain(error).unwrap_or_else(TlsConnectError::Lost)),
         }
     };
     let accepting = async {
@@ -192,7 +192,7 @@ async fn plain_and_encrypted_do_not_hang_on_each_other() {
         to_client
     };
     let (error, _) = tokio::join!(client.connect(to_server, &address, WITHIN), answer);
-    assert!(matches!(error, Err(ConnectError::NotTls)), "{error:?}");
+    assert!(matches!(error, Err(TlsConnectError::NotTls)), "{error:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -210,7 +210,7 @@ async fn a_handshake_that_stands_still_ends_in_time() {
     assert!(matches!(error, Err(AcceptError::Timeout(WITHIN))), "{error:?}");
     let (to_server, _silent, address) = pair().await;
     let error = client.connect(to_server, &address, WITHIN).await.unwrap_err();
-    assert!(matches!(error, ConnectError::Timeout(WITHIN)) && error.is_retryable(), "{error}");
+    assert!(matches!(error, TlsConnectError::Timeout(WITHIN)) && error.is_retryable(), "{error}");
 }
 
 #[tokio::test]
