@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use super::exit::{Exit, Failure};
 use super::flags::SettingFlags;
 use super::output::{Output, Tone};
-use super::signals::{Hangups, Stop};
+use super::signals::{Hangups, StopSignal};
 use super::store::Opened;
 use super::{logging, settings, traces};
 
@@ -56,7 +56,7 @@ pub(crate) struct Dev {
     mtimer broker --store embedded --data /var/lib/mtimer\n  \
     mtimer broker --config /etc/mtimer.toml --print-config\n  \
     mtimer broker --print-config > mtimer.toml          every setting with its default, to begin with")]
-pub(crate) struct Broker {
+pub(crate) struct BrokerCommand {
     /// A TOML file with settings, named as the flags are
     #[arg(long, value_name = "FILE", env = "MTIMER_CONFIG")]
     config: Option<PathBuf>,
@@ -100,7 +100,7 @@ impl Dev {
     }
 }
 
-impl Broker {
+impl BrokerCommand {
     pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
         let mut config = settings::read(self.settings.0, self.config.as_deref(), &[])?;
         match (self.store, &config.store) {
@@ -138,7 +138,7 @@ async fn serve(
     out: Output,
     ready: impl FnOnce(SocketAddr) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let stop = Stop::on_signals(STOPPING)?;
+    let stop = StopSignal::on_signals(STOPPING)?;
     // Without tokens and TLS there is nothing to read again, and a HUP ends the process as usual.
     let access = &config.broker.access;
     let reloads = access.tokens.is_some() || access.tls.is_some();

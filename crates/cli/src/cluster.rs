@@ -10,9 +10,9 @@ use super::args::ClientArgs;
 use super::confirm::Yes;
 use super::exit::{Exit, Failure};
 use super::moment;
-use super::output::{Output, Table, Tone, counted, grouped, note};
+use super::output::{Output, TextTable, Tone, counted, grouped, note};
 use super::problems;
-use super::signals::Stop;
+use super::signals::StopSignal;
 
 /// How often it is looked how far a broker is emptied.
 const LOOK: Duration = Duration::from_millis(200);
@@ -23,7 +23,7 @@ const PARTITIONS_NAMED: usize = 10;
 #[derive(Subcommand, Debug)]
 #[command(after_help = "Examples:\n  mtimer cluster status\n  mtimer cluster drain 10.0.0.6:7400")]
 pub(crate) enum Cluster {
-    Status(Status),
+    Status(ClusterStatus),
     Drain(Drain),
 }
 
@@ -37,7 +37,7 @@ pub(crate) enum Cluster {
     after_help = "Examples:\n  mtimer cluster status --broker 10.0.0.5:7400\n  mtimer cluster status --watch 1s\n  \
     mtimer cluster status --json | jq '.brokers[] | {address, partitions}'"
 )]
-pub(crate) struct Status {
+pub(crate) struct ClusterStatus {
     /// Again and again, until stopped [default pause: 2s]
     #[arg(long, value_name = "PAUSE", value_parser = moment::span, num_args = 0..=1, default_missing_value = "2s")]
     watch: Option<Duration>,
@@ -92,13 +92,13 @@ struct Picture {
     problems: Vec<String>,
 }
 
-impl Status {
+impl ClusterStatus {
     async fn run(self, out: Output) -> Result<(), Failure> {
         let Some(pause) = self.watch else {
             let picture = self.client.looking(Picture::take).await?;
             return picture.show(out);
         };
-        let stop = Stop::on_signals("stopping")?;
+        let stop = StopSignal::on_signals("stopping")?;
         let watch = async |client: &Client| {
             while !stop.is_asked() {
                 let picture = Picture::take(client).await?;
@@ -279,8 +279,8 @@ impl Picture {
         self.clients_table().lines().try_for_each(|line| out.text(&line))
     }
 
-    fn brokers_table(&self) -> Table<8> {
-        let mut table = Table::new([
+    fn brokers_table(&self) -> TextTable<8> {
+        let mut table = TextTable::new([
             "broker",
             "software",
             "heartbeat",
@@ -315,8 +315,8 @@ impl Picture {
         table
     }
 
-    fn partitions_table(&self) -> Table<10> {
-        let mut table = Table::new([
+    fn partitions_table(&self) -> TextTable<10> {
+        let mut table = TextTable::new([
             "partition",
             "owner",
             "epoch",
@@ -359,8 +359,9 @@ impl Picture {
         table
     }
 
-    fn clients_table(&self) -> Table<7> {
-        let mut table = Table::new(["group", "app", "broker", "sessions", "credit", "in flight", "waiting"]);
+    fn clients_table(&self) -> TextTable<7> {
+        let mut table =
+            TextTable::new(["group", "app", "broker", "sessions", "credit", "in flight", "waiting"]);
         for (address, view) in &self.brokers {
             for c in view.iter().flat_map(|v| &v.clients) {
                 table.row([

@@ -16,8 +16,8 @@ use super::logging::LogArgs;
 use super::moment::{self, millis, span_shown};
 use super::output::{Output, Tone, counted, grouped, note};
 use super::progress;
-use super::signals::Stop;
-use super::tally::{Lateness, Reference, Tally, payload};
+use super::signals::StopSignal;
+use super::tally::{CallbackTally, Lateness, Reference, payload};
 
 /// Shows mtimer at work: a broker, a client, many timers, and what came of them
 ///
@@ -54,7 +54,7 @@ const LOOK: Duration = Duration::from_millis(50);
 impl Demo {
     pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
         self.log.start()?;
-        let stop = Stop::on_signals("stopping")?;
+        let stop = StopSignal::on_signals("stopping")?;
         let local = Local::start(&self.store).await?;
         let result = self.with(&local, out, &stop).await;
         local.end().await?;
@@ -66,7 +66,7 @@ impl Demo {
         if report.is_exact() { Ok(()) } else { Err(Failure::silent(Exit::Inexact)) }
     }
 
-    async fn with(&self, local: &Local, out: Output, stop: &Stop) -> Result<Report, Failure> {
+    async fn with(&self, local: &Local, out: Output, stop: &StopSignal) -> Result<DemoReport, Failure> {
         if !out.json {
             let (n, over, info) = (counted(self.timers, "timer"), span_shown(self.over), &local.info);
             out.text(&format!(
@@ -82,7 +82,7 @@ impl Demo {
             "redis" | "redis-cluster" => Reference::with_store_clocks(&client).await,
             _ => Reference::host(),
         };
-        let tally = Arc::new(Tally::new(self.timers, reference, |_| 1));
+        let tally = Arc::new(CallbackTally::new(self.timers, reference, |_| 1));
         let entered = Arc::clone(&tally);
         let registration = client.on(dest.clone(), move |callback| {
             entered.entered(&callback);
@@ -97,7 +97,7 @@ impl Demo {
         }
         registration.stop().await;
         client.close().await?;
-        Ok(Report {
+        Ok(DemoReport {
             scheduled,
             fired: tally.fired(),
             lost: scheduled.saturating_sub(tally.fired()),
@@ -113,7 +113,7 @@ impl Demo {
         dest: &Destination,
         first: Time,
         out: Output,
-        stop: &Stop,
+        stop: &StopSignal,
     ) -> Result<u64, Failure> {
         let over = u128::from(millis(self.over));
         let make = |n: u64| {
@@ -139,7 +139,7 @@ impl Demo {
 }
 
 /// Waits until everything has fired, or nothing does any more.
-async fn wait(client: &Client, tally: &Tally, scheduled: u64, last: Time, stop: &Stop) {
+async fn wait(client: &Client, tally: &CallbackTally, scheduled: u64, last: Time, stop: &StopSignal) {
     let bar = progress::bar("firing", scheduled);
     let (mut fired, mut changed) = (0, Instant::now());
     while fired < scheduled && stop.unless(tokio::time::sleep(LOOK)).await.is_some() {
@@ -167,7 +167,7 @@ async fn settled(client: &Client) -> Result<(), Failure> {
 
 /// What came of it. Scripts rely on the names.
 #[derive(Clone, Debug, Serialize)]
-struct Report {
+struct DemoReport {
     scheduled: u64,
     fired: u64,
     lost: u64,
@@ -176,7 +176,7 @@ struct Report {
     lateness_ms: Lateness,
 }
 
-impl Report {
+impl DemoReport {
     fn is_exact(&self) -> bool {
         self.lost == 0 && self.early == 0 && self.duplicates == 0
     }
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn scripts_find_the_names_they_rely_on() {
         let lateness_ms = Lateness { p50: 0.5, p90: 1.0, p99: 2.0, max: 3.0 };
-        let report = Report { scheduled: 3, fired: 2, lost: 1, early: 0, duplicates: 0, lateness_ms };
+        let report = DemoReport { scheduled: 3, fired: 2, lost: 1, early: 0, duplicates: 0, lateness_ms };
         assert_eq!(
             serde_json::to_string(&report).unwrap(),
             r#"{"scheduled":3,"fired":2,"lost":1,"early":0,"duplicates":0,"lateness_ms":{"p50":0.5,"p90":1.0,"p99":2.0,"max":3.0}}"#

@@ -18,7 +18,7 @@ use super::args::{ClientArgs, destination};
 use super::exit::{Exit, Failure};
 use super::output::{Output, Tone, note, to_line};
 use super::printer::Printer;
-use super::signals::Stop;
+use super::signals::StopSignal;
 use super::{exec, moment, view};
 
 /// Takes the callbacks of a destination and prints them
@@ -51,8 +51,8 @@ pub(crate) struct Listen {
     #[arg(long)]
     app: String,
     /// What every callback is answered with
-    #[arg(long, value_enum, default_value_t = Answer::Ok)]
-    outcome: Answer,
+    #[arg(long, value_enum, default_value_t = CallbackAnswer::Ok)]
+    outcome: CallbackAnswer,
     /// With a retry: try again after this instead of the timer's own delay
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = moment::span)]
     retry_after: Option<Duration>,
@@ -71,7 +71,7 @@ pub(crate) struct Listen {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum Answer {
+enum CallbackAnswer {
     /// Done
     Ok,
     /// Try again
@@ -83,7 +83,7 @@ enum Answer {
 impl Listen {
     pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
         let dest = destination(&self.group, &self.app)?;
-        let stop = Stop::on_signals("stopping: running handlers may finish")?;
+        let stop = StopSignal::on_signals("stopping: running handlers may finish")?;
         let client = self.client.connect().await?;
         if !out.json {
             note(&format!("listening for {dest} at {} (Ctrl-C ends it)", client.info().broker));
@@ -93,7 +93,7 @@ impl Listen {
         let handler = Arc::new(Handler { settings: self, out, printer });
         let mut taken = 0;
         while count.is_none_or(|count| taken < count) {
-            let round = Round::new(count.map(|count| count - taken), concurrency);
+            let round = ListenRound::new(count.map(|count| count - taken), concurrency);
             taken += take(&client, &dest, &handler, round, &stop, &closed).await?;
             if stop.is_asked() || closed.is_cancelled() {
                 break;
@@ -116,8 +116,8 @@ async fn take(
     client: &Client,
     dest: &Destination,
     handler: &Arc<Handler>,
-    round: Round,
-    stop: &Stop,
+    round: ListenRound,
+    stop: &StopSignal,
     closed: &CancellationToken,
 ) -> Result<u64, Failure> {
     let round = Arc::new(round);
@@ -157,7 +157,7 @@ async fn take(
 /// Credit comes back with an outcome. So no more than `limit - 1 + credit` callbacks can have been
 /// sent before the outcome of callback `limit` is given; that one waits until the registration has
 /// ended. The credit is shared out over the brokers and rounded up.
-struct Round {
+struct ListenRound {
     credit: u32,
     limit: u64,
     entered: AtomicU64,
@@ -165,7 +165,7 @@ struct Round {
     unregistered: CancellationToken,
 }
 
-impl Round {
+impl ListenRound {
     /// `rest`: how many more are wanted. Takes them in a few rounds, the last of them one by one.
     fn new(rest: Option<u64>, concurrency: u32) -> Self {
         let credit = match rest {
@@ -208,10 +208,12 @@ impl Handler {
             return exec::run(command, &callback, after, self.out.json).await;
         }
         match (self.settings.outcome, after) {
-            (Answer::Ok, _) => Outcome::ok(),
-            (Answer::Retry, None) => Outcome::retry("mtimer listen --outcome retry"),
-            (Answer::Retry, Some(after)) => Outcome::retry_after(after, "mtimer listen --outcome retry"),
-            (Answer::Fail, _) => Outcome::fail("mtimer listen --outcome fail"),
+            (CallbackAnswer::Ok, _) => Outcome::ok(),
+            (CallbackAnswer::Retry, None) => Outcome::retry("mtimer listen --outcome retry"),
+            (CallbackAnswer::Retry, Some(after)) => {
+                Outcome::retry_after(after, "mtimer listen --outcome retry")
+            }
+            (CallbackAnswer::Fail, _) => Outcome::fail("mtimer listen --outcome fail"),
         }
     }
 
@@ -261,7 +263,7 @@ mod tests {
         {
             let (mut rest, mut rounds) = (count, 0);
             while rest > 0 {
-                let round = Round::new(Some(rest), concurrency);
+                let round = ListenRound::new(Some(rest), concurrency);
                 let most = round.limit - 1 + u64::from(round.credit);
                 assert!(round.credit >= 1 && round.limit >= 1 && most <= rest, "{count} {rest}");
                 rest -= round.limit.max(1);
@@ -269,7 +271,7 @@ mod tests {
             }
             assert!(rounds <= 30, "{count} took {rounds} rounds");
         }
-        let endless = Round::new(None, 7);
+        let endless = ListenRound::new(None, 7);
         assert!(endless.credit == 7 && !endless.entered());
     }
 }

@@ -8,7 +8,7 @@ use indicatif::ProgressBar;
 use mtimer_client::{Client, Destination, Schedule, ScheduleError, Scheduled, TimerId};
 
 use super::exit::Failure;
-use super::signals::Stop;
+use super::signals::StopSignal;
 
 /// Timers of a call, and calls under way.
 const CHUNK: u64 = 500;
@@ -24,7 +24,7 @@ pub(crate) async fn schedule_all(
     timers: u64,
     make: impl Fn(u64) -> Schedule,
     bar: &ProgressBar,
-    stop: &Stop,
+    stop: &StopSignal,
     mut keep: impl FnMut(u64, TimerId),
 ) -> Result<u64, Failure> {
     let (mut stored, mut failed) = (0, None);
@@ -75,7 +75,7 @@ pub(crate) async fn estimate(
     dest: &Destination,
     timers: u64,
     dress: impl Fn(u64, Schedule) -> Schedule,
-    stop: &Stop,
+    stop: &StopSignal,
 ) -> Result<Duration, Failure> {
     let probe = PROBE.min(timers);
     let later = Duration::from_secs(3_600);

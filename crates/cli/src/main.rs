@@ -85,16 +85,16 @@ struct Cli {
 enum Command {
     Demo(demo::Demo),
     Dev(broker::Dev),
-    Broker(broker::Broker),
+    Broker(broker::BrokerCommand),
     Schedule(Box<schedule::ScheduleCommand>),
-    Get(query::Get),
-    Cancel(query::Cancel),
-    Reschedule(query::Reschedule),
+    Get(query::GetCommand),
+    Cancel(query::CancelCommand),
+    Reschedule(query::RescheduleCommand),
     Listen(listen::Listen),
     #[command(subcommand)]
     Dead(dead::Dead),
     Ping(ping::Ping),
-    Status(status::Status),
+    Status(status::StatusCommand),
     Repair(repair::Repair),
     /// The cluster: who leads, who owns what, who is connected
     #[command(subcommand)]

@@ -133,11 +133,11 @@ fn write_log_line(level: &str, text: &str) {
 
 /// Rows with a head, in columns. Columns in which everything is a number are flush right.
 #[derive(Debug)]
-pub(crate) struct Table<const N: usize> {
+pub(crate) struct TextTable<const N: usize> {
     rows: Vec<[String; N]>,
 }
 
-impl<const N: usize> Table<N> {
+impl<const N: usize> TextTable<N> {
     pub(crate) fn new(head: [&str; N]) -> Self {
         Self { rows: vec![head.map(str::to_owned)] }
     }
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn tables_line_up() {
-        let mut table = Table::new(["name", "n", "what"]);
+        let mut table = TextTable::new(["name", "n", "what"]);
         table.row(["a".into(), "1,000".into(), "x".into()]);
         table.row(["löng".into(), "2".into(), String::new()]);
         let lines: Vec<String> = table.lines().collect();

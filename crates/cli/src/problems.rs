@@ -11,9 +11,9 @@ use super::output::{Output, Tone, counted, grouped};
 const NEAR_BUDGET: u64 = 90;
 
 /// Returns the value of a counter.
-type Count<'a> = &'a dyn Fn(&str) -> u64;
+type CounterLookup<'a> = &'a dyn Fn(&str) -> u64;
 /// Says what the value of a counter means; another counter may have more to say.
-type Sentence = fn(u64, Count<'_>) -> String;
+type Sentence = fn(u64, CounterLookup<'_>) -> String;
 
 /// Counters that are 0 while all is well, and the sentence for any other value.
 const PROBLEMS: [(&str, Sentence); 15] = [

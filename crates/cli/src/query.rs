@@ -17,7 +17,7 @@ use super::view;
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer get 01jz8q4v3c0000g5m3x9w2k7ha\n  \
     mtimer get --group shop --app orders --key order-17 --json")]
-pub(crate) struct Get {
+pub(crate) struct GetCommand {
     #[command(flatten)]
     target: TargetArgs,
     #[command(flatten)]
@@ -32,7 +32,7 @@ pub(crate) struct Get {
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer cancel 01jz8q4v3c0000g5m3x9w2k7ha\n  \
     mtimer cancel --group shop --app orders --key order-17")]
-pub(crate) struct Cancel {
+pub(crate) struct CancelCommand {
     #[command(flatten)]
     target: TargetArgs,
     #[command(flatten)]
@@ -46,7 +46,7 @@ pub(crate) struct Cancel {
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer reschedule 01jz8q4v3c0000g5m3x9w2k7ha --in 10m\n  \
     mtimer reschedule --group shop --app orders --key order-17 --at 2030-01-31T12:00:00Z")]
-pub(crate) struct Reschedule {
+pub(crate) struct RescheduleCommand {
     #[command(flatten)]
     target: TargetArgs,
     #[command(flatten)]
@@ -55,7 +55,7 @@ pub(crate) struct Reschedule {
     client: ClientArgs,
 }
 
-impl Get {
+impl GetCommand {
     pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
         let target = self.target.target()?;
         let found = self.client.looking(async |client| Ok(client.get(target).await?)).await?;
@@ -65,7 +65,7 @@ impl Get {
     }
 }
 
-impl Cancel {
+impl CancelCommand {
     pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
         let target = self.target.target()?;
         let answer = self.client.with(async |client| Ok(client.cancel(target).await?)).await?;
@@ -78,7 +78,7 @@ impl Cancel {
     }
 }
 
-impl Reschedule {
+impl RescheduleCommand {
     pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
         let (target, when) = (self.target.target()?, self.when.required()?);
         let answer = self.client.with(async |client| Ok(client.reschedule(target, when).await?)).await?;

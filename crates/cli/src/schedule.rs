@@ -52,7 +52,7 @@ pub(crate) struct ScheduleCommand {
     key: Option<String>,
     /// What to do if the key names a live timer [default: create; with --file: keep]
     #[arg(long, value_enum, value_name = "POLICY")]
-    key_policy: Option<Policy>,
+    key_policy: Option<PolicyArg>,
     /// The timer's id, made for the time in --at; any other text is a key
     #[arg(long, conflicts_with = "file", conflicts_with = "key")]
     id: Option<String>,
@@ -75,8 +75,8 @@ pub(crate) struct ScheduleCommand {
     deadline: Option<Deadline>,
     /// Delays before attempt 2, 3, ..., such as 1s,5s; empty: one attempt only [default: the
     /// broker's]
-    #[arg(long, value_name = "DELAYS", allow_hyphen_values = true, value_parser = line::Delays::read)]
-    retry: Option<line::Delays>,
+    #[arg(long, value_name = "DELAYS", allow_hyphen_values = true, value_parser = line::RetryDelays::read)]
+    retry: Option<line::RetryDelays>,
     /// How long a handler may take, 100ms to 24h [default: the broker's]
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = moment::span)]
     callback_timeout: Option<Duration>,
@@ -94,7 +94,7 @@ pub(crate) struct ScheduleCommand {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Policy {
+enum PolicyArg {
     /// Refuse, and name the live timer
     Create,
     /// Cancel the live timer and schedule this one, in one step
@@ -130,14 +130,14 @@ impl ScheduleCommand {
                 ModeArg::AtMostOnce => Mode::AtMostOnce,
             }),
             deadline: self.deadline,
-            retry: self.retry.clone().map(|line::Delays(delays)| delays),
+            retry: self.retry.clone().map(|line::RetryDelays(delays)| delays),
             callback_timeout: self.callback_timeout,
             ..line::Fields::default()
         };
         let policy = self.key_policy.map(|p| match p {
-            Policy::Create => KeyPolicy::Create,
-            Policy::Replace => KeyPolicy::Replace,
-            Policy::Keep => KeyPolicy::Keep,
+            PolicyArg::Create => KeyPolicy::Create,
+            PolicyArg::Replace => KeyPolicy::Replace,
+            PolicyArg::Keep => KeyPolicy::Keep,
         });
         if let Some(path) = &self.file {
             let send = async |client: &Client| {

@@ -7,11 +7,11 @@ use super::output::note;
 
 /// Cancelled by the first INT or TERM.
 #[derive(Clone, Debug)]
-pub(crate) struct Stop {
+pub(crate) struct StopSignal {
     token: CancellationToken,
 }
 
-impl Stop {
+impl StopSignal {
     /// Starts to look for signals. `what` says what happens at the first of them.
     pub(crate) fn on_signals(what: &'static str) -> Result<Self, Failure> {
         let token = CancellationToken::new();
@@ -38,37 +38,36 @@ impl Stop {
     }
 }
 
-/// The HUPs that come from here on. They no longer end the process.
-#[cfg(unix)]
-pub(crate) struct Hangups(tokio::signal::unix::Signal);
+/// The HUPs that come from here on. They no longer end the process. Only Unix has them.
+pub(crate) struct Hangups {
+    #[cfg(unix)]
+    signal: tokio::signal::unix::Signal,
+}
 
-#[cfg(unix)]
 impl Hangups {
+    #[cfg(unix)]
     pub(crate) fn watch() -> Result<Self, Failure> {
         use tokio::signal::unix::{SignalKind, signal};
-        let hangups = signal(SignalKind::hangup());
-        hangups.map(Self).map_err(|e| Failure::new(Exit::Failed, format!("cannot watch for signals: {e}")))
+        let signal = signal(SignalKind::hangup());
+        let failed = |e| Failure::new(Exit::Failed, format!("cannot watch for signals: {e}"));
+        signal.map(|signal| Self { signal }).map_err(failed)
+    }
+
+    #[cfg(not(unix))]
+    pub(crate) fn watch() -> Result<Self, Failure> {
+        Ok(Self {})
     }
 
     /// Does something at each, without an end.
+    #[cfg(unix)]
     pub(crate) async fn each(mut self, act: impl Fn()) {
-        while self.0.recv().await.is_some() {
+        while self.signal.recv().await.is_some() {
             act();
         }
         std::future::pending().await
     }
-}
 
-/// There is no HUP here.
-#[cfg(not(unix))]
-pub(crate) struct Hangups;
-
-#[cfg(not(unix))]
-impl Hangups {
-    pub(crate) fn watch() -> Result<Self, Failure> {
-        Ok(Self)
-    }
-
+    #[cfg(not(unix))]
     pub(crate) async fn each(self, _act: impl Fn()) {
         std::future::pending().await
     }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::args::ClientArgs;
 use super::exit::Failure;
-use super::output::{Output, Table, Tone, counted, grouped};
+use super::output::{Output, TextTable, Tone, counted, grouped};
 use super::problems;
 
 /// A broker's state in numbers
@@ -21,7 +21,7 @@ use super::problems;
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer status\n  mtimer status --counters\n  mtimer status --all\n  \
     mtimer status --json | jq .pending\n  mtimer status --all --json | jq .problems")]
-pub(crate) struct Status {
+pub(crate) struct StatusCommand {
     /// Show every counter, also those that are 0
     #[arg(long)]
     counters: bool,
@@ -32,7 +32,7 @@ pub(crate) struct Status {
     client: ClientArgs,
 }
 
-impl Status {
+impl StatusCommand {
     pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
         let ask = async |client: &Client| Ok((client.info(), client.status().await?));
         let asked =
@@ -83,7 +83,7 @@ impl Status {
             counted(info.partitions.into(), "partition"),
         ))?;
         problems::lines(&problems, out).iter().try_for_each(|line| out.text(line))?;
-        let mut table = Table::new(["what", "count", ""]);
+        let mut table = TextTable::new(["what", "count", ""]);
         for (name, value, meaning) in numbers {
             table.row([name.to_owned(), grouped(value), meaning.to_owned()]);
         }

@@ -102,7 +102,7 @@ fn micros(duration: Duration) -> u64 {
 
 /// Counts the callbacks of timers 0 to n-1.
 #[derive(Debug)]
-pub(crate) struct Tally {
+pub(crate) struct CallbackTally {
     reference: Reference,
     timers: Vec<Deliveries>,
     fired: AtomicU64,
@@ -134,7 +134,7 @@ impl Deliveries {
 /// Most lateness that is told apart, µs: an hour.
 const MAX_LATENESS_US: u64 = 3_600_000_000;
 
-impl Tally {
+impl CallbackTally {
     /// Expects so many deliveries of each timer.
     pub(crate) fn new(timers: u64, reference: Reference, deliveries: impl Fn(u64) -> u8) -> Self {
         let expecting = |n| Deliveries { expected: deliveries(n), seen: AtomicU8::new(0) };

@@ -23,7 +23,7 @@ use super::output::Output;
 #[derive(Subcommand, Debug)]
 pub(crate) enum TokenCommand {
     Create(Create),
-    List(List),
+    List(TokenList),
     Revoke(Revoke),
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct Create {
 #[command(
     after_help = "Examples:\n  mtimer token list --file tokens.toml\n  mtimer token list --file tokens.toml --json"
 )]
-pub(crate) struct List {
+pub(crate) struct TokenList {
     #[command(flatten)]
     file: FileArgs,
 }
@@ -130,7 +130,7 @@ impl Create {
     }
 }
 
-impl List {
+impl TokenList {
     fn run(self, out: Output) -> Result<(), Failure> {
         let tokens = self.file.read()?;
         for entry in tokens.entries() {

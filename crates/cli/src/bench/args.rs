@@ -24,7 +24,7 @@ use crate::redis::TlsArgs;
     mtimer bench schedule --durability embedded-fast --timers 500000\n  \
     mtimer bench schedule --redis redis://127.0.0.1:6379 --json | jq .rate_per_s\n  \
     mtimer bench schedule --keyed 100                  what keys cost: each is looked up and stored, too")]
-pub(crate) struct Schedule {
+pub(crate) struct ScheduleBench {
     /// Timers of a round
     #[arg(long, value_name = "N", default_value_t = 300_000, value_parser = value_parser!(u64).range(1..=50_000_000))]
     pub(super) timers: u64,
@@ -54,7 +54,7 @@ pub(crate) struct Schedule {
     mtimer bench fire --fail 1 --redis redis://127.0.0.1:6379\n          \
     one handler in a hundred fails: what filing and delivering retries costs all the others"
 )]
-pub(crate) struct Fire {
+pub(crate) struct FireBench {
     /// Timers of a round
     #[arg(long, value_name = "N", default_value_t = 500_000, value_parser = value_parser!(u64).range(1..=50_000_000))]
     pub(super) timers: u64,
@@ -86,7 +86,7 @@ pub(crate) struct Fire {
     redis_above_idle_us is what a timer costs that nothing shares a slot or a script with\n  \
     mtimer bench lifecycle --rate 5000 --keyed 10 --fail 1 --at-most-once 5\n          \
     a mix as applications have it; without --rate the highest rate that it can be sustained at")]
-pub(crate) struct Lifecycle {
+pub(crate) struct LifecycleBench {
     /// Timers a second [default: the highest that is sustained]
     #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..=1_000_000))]
     pub(super) rate: Option<u64>,
@@ -128,7 +128,7 @@ pub(crate) struct Lifecycle {
     mtimer bench lateness --rate 20000 --for 30s --rounds 3\n  \
     mtimer bench lateness --redis redis://127.0.0.1:6379 --json       one line for each rate\n  \
     mtimer bench lateness --at-most-once 100       what taking each timer before it is sent does to its lateness")]
-pub(crate) struct Lateness {
+pub(crate) struct LatenessBench {
     /// Timers a second, one or several
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1_000, 10_000], value_parser = value_parser!(u64).range(1..=1_000_000))]
     pub(super) rate: Vec<u64>,
@@ -155,7 +155,7 @@ pub(crate) struct Lateness {
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer bench cancel\n  \
     mtimer bench cancel --keyed 100 --over 24h --redis redis://127.0.0.1:6379       by key")]
-pub(crate) struct Cancel {
+pub(crate) struct CancelBench {
     #[command(flatten)]
     pub(super) edits: Edits,
 }
@@ -171,7 +171,7 @@ pub(crate) struct Cancel {
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer bench reschedule\n  \
     mtimer bench reschedule --keyed 50 --redis redis://127.0.0.1:6379       half of them by key")]
-pub(crate) struct Reschedule {
+pub(crate) struct RescheduleBench {
     #[command(flatten)]
     pub(super) edits: Edits,
 }
@@ -198,7 +198,7 @@ pub(crate) struct Edits {
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer bench burst\n  \
     mtimer bench burst --timers 1000000 --redis redis://127.0.0.1:6379")]
-pub(crate) struct Burst {
+pub(crate) struct BurstBench {
     /// Timers that are due in the same millisecond
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = value_parser!(u64).range(1..=50_000_000))]
     pub(super) timers: u64,
@@ -226,7 +226,7 @@ pub(crate) struct Burst {
     mtimer bench memory --redis redis://127.0.0.1:6379 --sparse --timers 10000\n  \
     mtimer bench memory --redis redis://127.0.0.1:6379 --timers 10000000 --json > growth.json\n  \
     tests/bench/plot growth.json > growth.svg")]
-pub(crate) struct Memory {
+pub(crate) struct MemoryBench {
     /// Timers pending at the end
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = value_parser!(u64).range(1..=50_000_000))]
     pub(super) timers: u64,
@@ -258,7 +258,7 @@ pub(crate) struct Memory {
 #[command(
     after_help = "Examples:\n  mtimer bench idle --redis redis://127.0.0.1:6379\n  mtimer bench idle --for 5m"
 )]
-pub(crate) struct Idle {
+pub(crate) struct IdleBench {
     /// How long to look
     #[arg(long = "for", value_name = "DURATION", default_value = "60s", value_parser = span, allow_hyphen_values = true)]
     pub(super) over: Duration,
@@ -278,7 +278,7 @@ pub(crate) struct Idle {
 #[command(
     after_help = "Examples:\n  mtimer bench single\n  mtimer bench single --redis redis://127.0.0.1:6379"
 )]
-pub(crate) struct Single {
+pub(crate) struct SingleBench {
     /// Calls of a round
     #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = value_parser!(u64).range(1..=1_000_000))]
     pub(super) calls: u64,

@@ -16,8 +16,8 @@ use crate::args::destination;
 use crate::exit::Failure;
 use crate::load;
 use crate::output::grouped;
-use crate::signals::Stop;
-use crate::tally::{Reference, Tally, payload};
+use crate::signals::StopSignal;
+use crate::tally::{CallbackTally, Reference, payload};
 
 /// What a handler says that is to fail once.
 const FIRST_ATTEMPT: &str = "the first attempt fails";
@@ -45,12 +45,12 @@ pub(super) struct Bed {
     group: String,
     pub(super) payload: usize,
     pub(super) mix: Mix,
-    pub(super) stop: Stop,
+    pub(super) stop: StopSignal,
 }
 
 /// What a broker's store holds, as its status says.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Census {
+pub(super) struct StoreCounts {
     /// In whatever state.
     pub(super) timers: u64,
     /// Keys of live timers.
@@ -62,7 +62,7 @@ pub(super) struct Census {
 impl Bed {
     pub(super) async fn new(common: &Common, partitions: Option<u16>, mix: Mix) -> Result<Self, Failure> {
         common.log.start_for_bench()?;
-        let stop = Stop::on_signals("stopping")?;
+        let stop = StopSignal::on_signals("stopping")?;
         let mut meter = Meter::new(common.broker_pid.clone(), &common.tls.options(&common.redis, "")).await?;
         let tuned = if common.tune_redis { Some(meter.tune().await?) } else { None };
         let (own, client) = match begin(common, partitions).await {
@@ -188,9 +188,9 @@ impl Bed {
         &self,
         dest: &Destination,
         timers: u64,
-    ) -> Result<(Arc<Tally>, Registration), Failure> {
+    ) -> Result<(Arc<CallbackTally>, Registration), Failure> {
         let mix = self.mix;
-        let tally = Arc::new(Tally::new(timers, self.reference.clone(), |n| mix.deliveries(n)));
+        let tally = Arc::new(CallbackTally::new(timers, self.reference.clone(), |n| mix.deliveries(n)));
         let counted = Arc::clone(&tally);
         let registration =
             self.client.register(dest.clone()).concurrency(CONCURRENCY).on(move |callback| {
@@ -201,10 +201,10 @@ impl Bed {
     }
 
     /// What is in the store.
-    pub(super) async fn census(&self) -> Result<Census, Failure> {
+    pub(super) async fn census(&self) -> Result<StoreCounts, Failure> {
         let status = self.client.status().await?;
         let timers = status.pending + status.retrying + status.parked + status.taken + status.dead;
-        Ok(Census { timers, keys: status.keys, residue: status.residue })
+        Ok(StoreCounts { timers, keys: status.keys, residue: status.residue })
     }
 
     /// How often timers were set aside because nobody took them, so far.
@@ -215,9 +215,10 @@ impl Bed {
 
     /// How many timers and keys more than `before` are in the store, once it has had time to clear
     /// up. Of a cluster that is not its own nobody knows.
-    pub(super) async fn left(&self, before: Census) -> Result<u64, Failure> {
-        let more =
-            |now: Census| now.timers.saturating_sub(before.timers) + now.keys.saturating_sub(before.keys);
+    pub(super) async fn left(&self, before: StoreCounts) -> Result<u64, Failure> {
+        let more = |now: StoreCounts| {
+            now.timers.saturating_sub(before.timers) + now.keys.saturating_sub(before.keys)
+        };
         self.cleared(more).await
     }
 
@@ -228,7 +229,7 @@ impl Bed {
     }
 
     /// What is left by this count when it is none, or does not become so in time.
-    async fn cleared(&self, count: impl Fn(Census) -> u64) -> Result<u64, Failure> {
+    async fn cleared(&self, count: impl Fn(StoreCounts) -> u64) -> Result<u64, Failure> {
         if !self.is_own() {
             return Ok(0);
         }

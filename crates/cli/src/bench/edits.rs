@@ -21,21 +21,21 @@ use super::schedule::{AHEAD, fill, scattered};
 use crate::exit::Failure;
 use crate::moment::millis;
 use crate::progress;
-use crate::tally::Tally;
+use crate::tally::CallbackTally;
 
 /// Calls under way: enough for full batches in all partitions, a fifth of what a session may have.
 const UNDER_WAY: usize = 4_000;
 
 /// Schedules timers, cancels them all, and looks for what is left of them.
 pub(super) async fn cancel(bed: &mut Bed, bench: &args::Edits, n: u32) -> Result<Round, Failure> {
-    let mut pending = Pending::schedule(bed, bench, n).await?;
+    let mut pending = PendingTimers::schedule(bed, bench, n).await?;
     pending.measure(bed, "cancelling", async |_, _, target| is_cancelled(&bed.client, target).await).await?;
     pending.end(bed).await
 }
 
 /// Schedules timers, reschedules them all, looks whether each is at its new time, and cancels them.
 pub(super) async fn reschedule(bed: &mut Bed, bench: &args::Edits, n: u32) -> Result<Round, Failure> {
-    let mut pending = Pending::schedule(bed, bench, n).await?;
+    let mut pending = PendingTimers::schedule(bed, bench, n).await?;
     let client = &bed.client;
     // Behind every old time.
     let first = client.now() + 2 * millis(AHEAD) + millis(bench.over);
@@ -58,13 +58,13 @@ async fn is_cancelled(client: &Client, target: Target) -> Result<bool, RequestEr
 
 /// Where a rescheduled timer is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Found {
+enum FoundAt {
     AtNewTime,
     AtOtherTime,
     Nowhere,
 }
 
-impl Found {
+impl FoundAt {
     fn of(view: Option<&TimerView>, id: TimerId, due: Time) -> Self {
         match view {
             Some(view) if view.timer.id != id => Self::Nowhere,
@@ -78,18 +78,18 @@ impl Found {
 }
 
 /// Timers of a round, due much later.
-struct Pending {
+struct PendingTimers {
     dest: Destination,
     /// Numbers and ids.
     timers: Vec<(u64, TimerId)>,
     mark: Mark,
-    tally: Arc<Tally>,
+    tally: Arc<CallbackTally>,
     registration: Registration,
     /// What was found so far.
     round: Round,
 }
 
-impl Pending {
+impl PendingTimers {
     async fn schedule(bed: &mut Bed, bench: &args::Edits, n: u32) -> Result<Self, Failure> {
         bed.renew().await?;
         let (dest, mark) = (bed.dest(&format!("round-{n}"))?, bed.mark());
@@ -146,16 +146,16 @@ impl Pending {
     /// Asks for each timer; how many are there. One at another time than the new one counts as
     /// early, since all new times are behind the old ones.
     async fn look(&mut self, bed: &Bed, due: impl Fn(u64) -> Time) -> Result<u64, Failure> {
-        let look = async |n, id, target| Ok(Found::of(bed.client.get(target).await?.as_ref(), id, due(n)));
+        let look = async |n, id, target| Ok(FoundAt::of(bed.client.get(target).await?.as_ref(), id, due(n)));
         let found = self.each(bed, "looking", look).await?;
         let count = |what| found.iter().filter(|one| **one == what).count() as u64;
-        self.round.lost += count(Found::Nowhere);
-        self.round.early += count(Found::AtOtherTime);
+        self.round.lost += count(FoundAt::Nowhere);
+        self.round.early += count(FoundAt::AtOtherTime);
         if bed.is_own() {
             let there = bed.census().await?.timers;
             self.round.duplicates += there.saturating_sub(self.timers.len() as u64);
         }
-        Ok(count(Found::AtNewTime) + count(Found::AtOtherTime))
+        Ok(count(FoundAt::AtNewTime) + count(FoundAt::AtOtherTime))
     }
 
     /// After everything was cancelled: whatever was delivered should not have been, and nothing
@@ -194,12 +194,12 @@ mod tests {
             stopped: false,
             last_error: None,
         };
-        assert_eq!(Found::of(Some(&view(id(1), new, new)), id(1), new), Found::AtNewTime);
-        assert_eq!(Found::of(Some(&view(id(1), old, old)), id(1), new), Found::AtOtherTime);
-        assert_eq!(Found::of(Some(&view(id(1), new, old)), id(1), new), Found::AtOtherTime);
+        assert_eq!(FoundAt::of(Some(&view(id(1), new, new)), id(1), new), FoundAt::AtNewTime);
+        assert_eq!(FoundAt::of(Some(&view(id(1), old, old)), id(1), new), FoundAt::AtOtherTime);
+        assert_eq!(FoundAt::of(Some(&view(id(1), new, old)), id(1), new), FoundAt::AtOtherTime);
         let delivered = TimerView { state: TimerState::Parked, ..view(id(1), new, new) };
-        assert_eq!(Found::of(Some(&delivered), id(1), new), Found::AtOtherTime);
-        assert_eq!(Found::of(Some(&view(id(2), new, new)), id(1), new), Found::Nowhere);
-        assert_eq!(Found::of(None, id(1), new), Found::Nowhere);
+        assert_eq!(FoundAt::of(Some(&delivered), id(1), new), FoundAt::AtOtherTime);
+        assert_eq!(FoundAt::of(Some(&view(id(2), new, new)), id(1), new), FoundAt::Nowhere);
+        assert_eq!(FoundAt::of(None, id(1), new), FoundAt::Nowhere);
     }
 }

@@ -6,9 +6,9 @@ use mtimer_client::Schedule;
 use serde_json::{Value, json};
 
 use super::args;
-use super::bed::{Bed, Census};
+use super::bed::{Bed, StoreCounts};
 use super::meter::Cpu;
-use super::report::{Report, Round, Spread, ends, middle, object, rounded, spread};
+use super::report::{BenchReport, MedianRange, Round, ends, middle, object, rounded, spread};
 use super::schedule::fill;
 use super::volley::{Volley, fire};
 use crate::exit::Failure;
@@ -31,7 +31,7 @@ const FIRE_WITHIN: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(1);
 
 /// Fills, probes, restarts.
-pub(super) async fn run(bed: &mut Bed, out: Output, bench: &args::Memory) -> Result<bool, Failure> {
+pub(super) async fn run(bed: &mut Bed, out: Output, bench: &args::MemoryBench) -> Result<bool, Failure> {
     let (warmup, rounds) = bench.common.rounds(3);
     let over = if bench.sparse { SPARSE } else { bench.over };
     let (mark, total) = (bed.mark(), Round::default());
@@ -98,7 +98,7 @@ fn line(row: &Value) -> String {
 }
 
 struct Growth<'a> {
-    bench: &'a args::Memory,
+    bench: &'a args::MemoryBench,
     over: Duration,
     rounds: u32,
     /// Made so far.
@@ -106,11 +106,11 @@ struct Growth<'a> {
     total: Round,
     rows: Vec<Value>,
     /// The probes of the last row.
-    last: Vec<Probe>,
+    last: Vec<ProbeResult>,
 }
 
 /// What a probe has shown.
-struct Probe {
+struct ProbeResult {
     schedule_per_s: f64,
     schedule: Cpu,
     fire_per_s: f64,
@@ -119,9 +119,9 @@ struct Probe {
 }
 
 /// Medians of probes, with the lowest and the highest of each.
-fn row(probes: &[Probe]) -> Value {
-    let over = |f: &dyn Fn(&Probe) -> Option<f64>| spread(probes.iter().filter_map(f));
-    let cpu = |f: fn(&Probe) -> Cpu| -> [(&'static str, Spread); 3] {
+fn row(probes: &[ProbeResult]) -> Value {
+    let over = |f: &dyn Fn(&ProbeResult) -> Option<f64>| spread(probes.iter().filter_map(f));
+    let cpu = |f: fn(&ProbeResult) -> Cpu| -> [(&'static str, MedianRange); 3] {
         let of = |who: fn(Cpu) -> Option<f64>| over(&|p| who(f(p)));
         [("client", of(|c| c.client)), ("broker", of(|c| c.broker)), ("redis", of(|c| c.redis))]
     };
@@ -197,7 +197,7 @@ impl Growth<'_> {
     }
 
     /// Schedules some timers like the others, and cancels them; then some that fire.
-    async fn probe(&mut self, bed: &Bed) -> Result<Probe, Failure> {
+    async fn probe(&mut self, bed: &Bed) -> Result<ProbeResult, Failure> {
         self.probes += 1;
         let (timers, number, mark) = (self.bench.probe, self.probes, bed.mark());
         let filled = fill(bed, &bed.dest(&format!("far-{number}"))?, 0..timers, self.over, true).await?;
@@ -211,7 +211,7 @@ impl Growth<'_> {
         self.total.add_counts(&fired.round);
         let p99_ms = fired.round.lateness_ms.map_or(0.0, |t| t.p99);
         let (fire_per_s, full_cycle) = (fired.round.rate_per_s, fired.full_cycle.per(timers));
-        Ok(Probe { schedule_per_s, schedule, fire_per_s, full_cycle, p99_ms })
+        Ok(ProbeResult { schedule_per_s, schedule, fire_per_s, full_cycle, p99_ms })
     }
 
     /// How long it takes from the start of the broker's process until a handler is entered, with
@@ -245,7 +245,7 @@ impl Growth<'_> {
         bar.finish_and_clear();
         registration.stop().await;
         self.total.add_counts(&Round::of(&tally, waiting, settled, 0.0));
-        self.total.left += bed.left(Census { timers: pending, ..Census::default() }).await?;
+        self.total.left += bed.left(StoreCounts { timers: pending, ..StoreCounts::default() }).await?;
         self.total.lost += pending.saturating_sub(bed.census().await?.timers);
         let ms = |span: Duration| span.as_secs_f64() * 1_000.0;
         let told = [("stop_ms", stopped), ("restart_ready_ms", ready), ("restart_ms", first)];
@@ -255,8 +255,8 @@ impl Growth<'_> {
 
     /// Its rounds are the probes at the last step; what was found anywhere else is counted in the
     /// first of them.
-    fn report(self, bed: &Bed, pending: u64) -> Report {
-        let mut report = Report::new("memory", bed, pending);
+    fn report(self, bed: &Bed, pending: u64) -> BenchReport {
+        let mut report = BenchReport::new("memory", bed, pending);
         let mut total = self.total;
         let number = |row: &Value, name: &str| row.pointer(name).and_then(Value::as_f64);
         if let (Some(empty), Some(full)) = (self.rows.first(), self.rows.last()) {
@@ -296,7 +296,7 @@ mod tests {
     fn a_row_has_medians_and_what_they_are_medians_of() {
         let probe = |n: f64| {
             let cpu = Cpu { client: Some(n), ..Cpu::default() };
-            Probe {
+            ProbeResult {
                 schedule_per_s: n * 10.0,
                 schedule: cpu,
                 fire_per_s: n,

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::args;
 use super::bed::Bed;
-use super::report::{Report, Round};
+use super::report::{BenchReport, Round};
 use crate::exit::Failure;
 use crate::output::{Output, note};
 use crate::progress;
@@ -15,8 +15,8 @@ pub(super) const PARTITIONS: u16 = 64;
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Looks on for a while, as often as there are rounds.
-pub(super) async fn run(bed: &mut Bed, out: Output, bench: &args::Idle) -> Result<bool, Failure> {
-    let mut report = Report::new("idle", bed, 0);
+pub(super) async fn run(bed: &mut Bed, out: Output, bench: &args::IdleBench) -> Result<bool, Failure> {
+    let mut report = BenchReport::new("idle", bed, 0);
     // Waiting warms up; rounds of doing nothing do not differ.
     let (_, rounds) = bench.common.rounds(1);
     sit(bed, "becoming calm", bench.calm).await;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::args;
 use super::bed::Bed;
-use super::report::{Report, Round, rounded};
+use super::report::{BenchReport, Round, rounded};
 use super::steady::Plan;
 use super::{idle, steady};
 use crate::exit::{Exit, Failure};
@@ -29,7 +29,7 @@ const LOWERED: u32 = 10;
 const WARM_UP: Duration = Duration::from_secs(5);
 
 /// The search, if no rate is given; then the rounds.
-pub(super) async fn run(bed: &mut Bed, out: Output, bench: &args::Lifecycle) -> Result<bool, Failure> {
+pub(super) async fn run(bed: &mut Bed, out: Output, bench: &args::LifecycleBench) -> Result<bool, Failure> {
     let (warmup, rounds) = bench.common.rounds(3);
     let baseline = idle::look(bed, BASELINE.min(bench.over)).await?;
     let start = bench.plan(bench.rate.unwrap_or(bench.from), WARM_UP.min(bench.over));
@@ -50,7 +50,7 @@ pub(super) async fn run(bed: &mut Bed, out: Output, bench: &args::Lifecycle) -> 
 
 /// Whether a rate is borne: everything exact, in time, and the load could be made and did not pile
 /// up.
-fn is_borne(bench: &args::Lifecycle, round: &Round) -> bool {
+fn is_borne(bench: &args::LifecycleBench, round: &Round) -> bool {
     let in_time = round.lateness_ms.is_some_and(|t| t.p99 <= bench.p99.as_secs_f64() * 1_000.0);
     let none = |name| round.more.get(name).is_none_or(|n| *n == 0.0);
     round.is_exact() && in_time && none("behind") && none("answered_late")
@@ -69,7 +69,7 @@ struct Rates {
 
 /// What is to be done about rates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Next {
+enum NextRate {
     Try(u64),
     Highest(u64),
     /// None is borne, down to this.
@@ -77,16 +77,16 @@ enum Next {
 }
 
 impl Rates {
-    fn next(&self, from: u64) -> Next {
+    fn next(&self, from: u64) -> NextRate {
         match (self.good, self.bad) {
-            (None, None) => Next::Try(from),
-            (Some(good), None) if self.tried < STEPS_UP => Next::Try((good * 3 / 2).max(good + 1)),
-            (None, Some(bad)) if self.tried < STEPS_DOWN && bad > 1 => Next::Try(bad / 2),
-            (None, Some(bad)) => Next::None(bad),
+            (None, None) => NextRate::Try(from),
+            (Some(good), None) if self.tried < STEPS_UP => NextRate::Try((good * 3 / 2).max(good + 1)),
+            (None, Some(bad)) if self.tried < STEPS_DOWN && bad > 1 => NextRate::Try(bad / 2),
+            (None, Some(bad)) => NextRate::None(bad),
             (Some(good), Some(bad)) if self.between < STEPS_BETWEEN && bad > good + 1 => {
-                Next::Try(good.midpoint(bad))
+                NextRate::Try(good.midpoint(bad))
             }
-            (Some(good), _) => Next::Highest(good),
+            (Some(good), _) => NextRate::Highest(good),
         }
     }
 
@@ -104,7 +104,7 @@ fn lowered(rate: u64) -> Option<u64> {
 
 /// The search for the highest rate.
 struct Search<'a> {
-    bench: &'a args::Lifecycle,
+    bench: &'a args::LifecycleBench,
     idle_us_per_s: Option<f64>,
     rounds: u32,
     steps: Vec<Value>,
@@ -113,19 +113,19 @@ struct Search<'a> {
 impl Search<'_> {
     /// Half as much again until it is too much (or half until it is not), then between the last
     /// two; then rounds, at less if they do not bear what the steps have.
-    async fn highest(&mut self, bed: &Bed) -> Result<Report, Failure> {
+    async fn highest(&mut self, bed: &Bed) -> Result<BenchReport, Failure> {
         let mut rates = Rates::default();
         let mut rate = loop {
             match rates.next(self.bench.from) {
-                Next::Try(rate) => {
+                NextRate::Try(rate) => {
                     let borne = self.step(bed, rate).await?;
                     if bed.stop.is_asked() {
                         return Ok(self.report(bed, rate));
                     }
                     rates.tell(rate, borne);
                 }
-                Next::Highest(rate) => break rate,
-                Next::None(rate) => return Err(self.none(rate)),
+                NextRate::Highest(rate) => break rate,
+                NextRate::None(rate) => return Err(self.none(rate)),
             }
         };
         for _ in 0..LOWERED {
@@ -148,13 +148,13 @@ impl Search<'_> {
         Failure::new(Exit::Failed, text)
     }
 
-    fn report(&self, bed: &Bed, rate: u64) -> Report {
-        Report::new("lifecycle", bed, self.bench.plan(rate, self.bench.over).timers())
+    fn report(&self, bed: &Bed, rate: u64) -> BenchReport {
+        BenchReport::new("lifecycle", bed, self.bench.plan(rate, self.bench.over).timers())
     }
 
     /// The rounds at a rate; if all have to be borne, no more after the first that is not, which is
     /// a step then.
-    async fn rounds(&mut self, bed: &Bed, rate: u64, all_borne: bool) -> Result<Report, Failure> {
+    async fn rounds(&mut self, bed: &Bed, rate: u64, all_borne: bool) -> Result<BenchReport, Failure> {
         let (bench, plan) = (self.bench, self.bench.plan(rate, self.bench.over));
         let mut report = self.report(bed, rate);
         for n in 1..=self.rounds {
@@ -208,11 +208,11 @@ mod tests {
     use super::*;
 
     /// The rates that are tried from 100 on if all up to `most` are borne, and what comes of it.
-    fn search(most: u64) -> (Vec<u64>, Next) {
+    fn search(most: u64) -> (Vec<u64>, NextRate) {
         let (mut rates, mut tried) = (Rates::default(), Vec::new());
         loop {
             match rates.next(100) {
-                Next::Try(rate) => {
+                NextRate::Try(rate) => {
                     tried.push(rate);
                     rates.tell(rate, rate <= most);
                 }
@@ -223,11 +223,11 @@ mod tests {
 
     #[test]
     fn the_highest_rate_is_found_from_above_and_from_below() {
-        assert_eq!(search(180), (vec![100, 150, 225, 187, 168, 177], Next::Highest(177)));
-        assert_eq!(search(30), (vec![100, 50, 25, 37, 31, 28], Next::Highest(28)));
-        assert_eq!(search(0), (vec![100, 50, 25, 12, 6, 3, 1], Next::None(1)));
+        assert_eq!(search(180), (vec![100, 150, 225, 187, 168, 177], NextRate::Highest(177)));
+        assert_eq!(search(30), (vec![100, 50, 25, 37, 31, 28], NextRate::Highest(28)));
+        assert_eq!(search(0), (vec![100, 50, 25, 12, 6, 3, 1], NextRate::None(1)));
         let (tried, next) = search(u64::MAX);
-        assert_eq!((tried.len(), next), (STEPS_UP as usize, Next::Highest(tried[tried.len() - 1])));
+        assert_eq!((tried.len(), next), (STEPS_UP as usize, NextRate::Highest(tried[tried.len() - 1])));
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub(super) struct Meter {
 
 /// Counters at one moment.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reading {
+pub(super) struct MeterReading {
     client_us: Option<u64>,
     broker_us: Option<u64>,
     pub(super) redis: Option<RedisReading>,
@@ -62,7 +62,7 @@ impl Cpu {
     }
 }
 
-impl Reading {
+impl MeterReading {
     /// What was used since an earlier reading.
     pub(super) fn since(&self, before: &Self) -> Cpu {
         let diff = |a: Option<u64>, b: Option<u64>| Some(a?.saturating_sub(b?) as f64);
@@ -95,7 +95,7 @@ impl Meter {
         self.redis.len()
     }
 
-    pub(super) async fn read(&self) -> Result<Reading, Failure> {
+    pub(super) async fn read(&self) -> Result<MeterReading, Failure> {
         let redis = match self.redis.is_empty() {
             true => None,
             false => Some(self.redis().await.map_err(|e| away(&e))?),
@@ -108,7 +108,7 @@ impl Meter {
             [] => None,
             pids => pids.iter().map(|pid| cpu_us(&pid.to_string())).try_fold(0, sum),
         };
-        Ok(Reading { client_us: cpu_us("self"), broker_us, redis })
+        Ok(MeterReading { client_us: cpu_us("self"), broker_us, redis })
     }
 
     async fn redis(&self) -> Result<RedisReading, RedisError> {
@@ -249,8 +249,8 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_not_nought() {
-        let reading = Reading { client_us: Some(30), broker_us: None, redis: None };
-        let before = Reading { client_us: Some(10), ..reading };
+        let reading = MeterReading { client_us: Some(30), broker_us: None, redis: None };
+        let before = MeterReading { client_us: Some(10), ..reading };
         let cpu = reading.since(&before).per(10);
         assert_eq!(cpu, Cpu { client: Some(2.0), broker: None, redis: None });
     }

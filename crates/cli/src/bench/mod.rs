@@ -27,7 +27,7 @@ use clap::Subcommand;
 use self::args::Common;
 use self::bed::Bed;
 use self::mix::Mix;
-use self::report::{Report, Round};
+use self::report::{BenchReport, Round};
 use super::exit::{Exit, Failure};
 use super::output::{Output, note};
 
@@ -57,19 +57,19 @@ use super::output::{Output, note};
 #[derive(Subcommand, Debug)]
 #[command(after_long_help = mix::HELP)]
 pub(crate) enum Bench {
-    Schedule(args::Schedule),
-    Fire(args::Fire),
-    Lifecycle(args::Lifecycle),
-    Lateness(args::Lateness),
-    Cancel(args::Cancel),
-    Reschedule(args::Reschedule),
-    Burst(args::Burst),
-    Memory(args::Memory),
-    Idle(args::Idle),
-    Single(args::Single),
+    Schedule(args::ScheduleBench),
+    Fire(args::FireBench),
+    Lifecycle(args::LifecycleBench),
+    Lateness(args::LatenessBench),
+    Cancel(args::CancelBench),
+    Reschedule(args::RescheduleBench),
+    Burst(args::BurstBench),
+    Memory(args::MemoryBench),
+    Idle(args::IdleBench),
+    Single(args::SingleBench),
     /// What the others start: a broker that ends with the process that started it
     #[command(hide = true)]
-    Broker(Box<super::broker::Broker>),
+    Broker(Box<super::broker::BrokerCommand>),
 }
 
 impl Bench {
@@ -165,11 +165,11 @@ impl Bench {
                 }
                 Ok(exact)
             }
-            Self::Cancel(args::Cancel { edits }) => {
+            Self::Cancel(args::CancelBench { edits }) => {
                 let round = async |bed: &mut Bed, n| edits::cancel(bed, edits, n).await;
                 rounds(bed, out, "cancel", edits.timers, edits.common.rounds(5), round).await
             }
-            Self::Reschedule(args::Reschedule { edits }) => {
+            Self::Reschedule(args::RescheduleBench { edits }) => {
                 let round = async |bed: &mut Bed, n| edits::reschedule(bed, edits, n).await;
                 rounds(bed, out, "reschedule", edits.timers, edits.common.rounds(5), round).await
             }
@@ -190,7 +190,7 @@ async fn rounds(
     (warmup, rounds): (u32, u32),
     round: impl AsyncFn(&mut Bed, u32) -> Result<Round, Failure>,
 ) -> Result<bool, Failure> {
-    let mut report = Report::new(name, bed, timers);
+    let mut report = BenchReport::new(name, bed, timers);
     for n in 0..warmup + rounds {
         let one = round(bed, n).await?;
         if bed.stop.is_asked() {

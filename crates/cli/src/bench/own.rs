@@ -32,11 +32,11 @@ const STOPPING: &str = "stopping:";
 pub(super) struct Own {
     flags: Vec<String>,
     preload: Duration,
-    running: Option<Running>,
+    running: Option<BrokerProcess>,
     rest: Rest,
 }
 
-struct Running {
+struct BrokerProcess {
     child: Child,
     addr: String,
     /// Kept open: it may have more to say.
@@ -172,7 +172,7 @@ async fn preload(flags: &[String]) -> Result<Duration, Failure> {
     span(preload).map_err(failed)
 }
 
-async fn spawn(flags: &[String]) -> Result<Running, Failure> {
+async fn spawn(flags: &[String]) -> Result<BrokerProcess, Failure> {
     let failed = |what: String| Failure::new(Exit::Failed, format!("the broker did not start: {what}"));
     let mut command = command(flags).map_err(|e| failed(e.to_string()))?;
     let mut child = command.spawn().map_err(|e| failed(e.to_string()))?;
@@ -190,7 +190,7 @@ async fn spawn(flags: &[String]) -> Result<Running, Failure> {
         Err(_) => return Err(failed(format!("nothing heard of it within {} s", START_WITHIN.as_secs()))),
     };
     match (said["listening"].as_str(), said["message"].as_str()) {
-        (Some(addr), _) => Ok(Running { child, addr: addr.to_owned(), _out: out }),
+        (Some(addr), _) => Ok(BrokerProcess { child, addr: addr.to_owned(), _out: out }),
         (None, Some(message)) => Err(failed(message.to_owned())),
         (None, None) => Err(failed("it ended without a word; are the flags after -- right?".to_owned())),
     }

@@ -12,8 +12,8 @@ use super::bed::Bed;
 use super::meter::Cpu;
 use super::mix::Mix;
 use crate::exit::Failure;
-use crate::output::{Output, Table, Tone, counted, grouped};
-use crate::tally::{Tally, quantile};
+use crate::output::{Output, TextTable, Tone, counted, grouped};
+use crate::tally::{CallbackTally, quantile};
 
 /// One round.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -54,7 +54,7 @@ impl From<&Histogram<u64>> for Tail {
 impl Round {
     /// What a tally of so many timers says; `settled` counts the settlements of failed attempts,
     /// too.
-    pub(super) fn of(tally: &Tally, scheduled: u64, settled: u64, rate_per_s: f64) -> Self {
+    pub(super) fn of(tally: &CallbackTally, scheduled: u64, settled: u64, rate_per_s: f64) -> Self {
         let succeeded = settled.saturating_sub(tally.retried());
         Self {
             rate_per_s,
@@ -68,7 +68,7 @@ impl Round {
 
     /// Adds how many of the timers that have fired had a key, were at most once, and failed once,
     /// where the mix has any.
-    pub(super) fn add_mix(&mut self, tally: &Tally, mix: Mix) {
+    pub(super) fn add_mix(&mut self, tally: &CallbackTally, mix: Mix) {
         let counts = [
             (mix.keyed, "keyed", tally.keyed()),
             (mix.at_most_once, "at_most_once", tally.at_most_once()),
@@ -122,7 +122,7 @@ impl Round {
 
 /// The whole measurement.
 #[derive(Debug)]
-pub(super) struct Report {
+pub(super) struct BenchReport {
     bench: &'static str,
     info: Arc<Info>,
     timers: u64,
@@ -134,10 +134,10 @@ pub(super) struct Report {
 }
 
 /// Median, lowest and highest.
-pub(super) type Spread = Option<[f64; 3]>;
+pub(super) type MedianRange = Option<[f64; 3]>;
 
 /// The median, of an even number the mean of the middle two; the lowest, and the highest.
-pub(super) fn spread(values: impl IntoIterator<Item = f64>) -> Spread {
+pub(super) fn spread(values: impl IntoIterator<Item = f64>) -> MedianRange {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);
     let (low, high) = (*values.first()?, *values.last()?);
@@ -148,21 +148,21 @@ pub(super) fn spread(values: impl IntoIterator<Item = f64>) -> Spread {
 }
 
 /// The median, in JSON.
-pub(super) fn middle(v: Spread) -> Value {
+pub(super) fn middle(v: MedianRange) -> Value {
     json!(v.map(|v| rounded(v[0])))
 }
 
 /// The lowest and the highest, in JSON.
-pub(super) fn ends(v: Spread) -> Value {
+pub(super) fn ends(v: MedianRange) -> Value {
     json!(v.map(|v| [rounded(v[1]), rounded(v[2])]))
 }
 
 /// Several of them by name.
-pub(super) fn object(of: fn(Spread) -> Value, all: &[(&'static str, Spread)]) -> Value {
+pub(super) fn object(of: fn(MedianRange) -> Value, all: &[(&'static str, MedianRange)]) -> Value {
     all.iter().map(|(name, v)| ((*name).to_owned(), of(*v))).collect::<Map<_, _>>().into()
 }
 
-impl Report {
+impl BenchReport {
     pub(super) fn new(bench: &'static str, bed: &Bed, timers: u64) -> Self {
         Self::of(bench, bed.info(), timers, bed.payload, bed.mix)
     }
@@ -188,11 +188,11 @@ impl Report {
         self.rounds.iter().all(Round::is_exact)
     }
 
-    fn over(&self, of: impl Fn(&Round) -> Option<f64>) -> Spread {
+    fn over(&self, of: impl Fn(&Round) -> Option<f64>) -> MedianRange {
         spread(self.rounds.iter().filter_map(of))
     }
 
-    fn tails(&self) -> [(&'static str, Spread); 4] {
+    fn tails(&self) -> [(&'static str, MedianRange); 4] {
         let tail = |of: &dyn Fn(&Tail) -> f64| self.over(|round| round.lateness_ms.as_ref().map(of));
         [
             ("p50", tail(&|t| t.p50)),
@@ -202,12 +202,12 @@ impl Report {
         ]
     }
 
-    fn cpu(&self) -> [(&'static str, Spread); 3] {
+    fn cpu(&self) -> [(&'static str, MedianRange); 3] {
         let cpu = |of: &dyn Fn(&Cpu) -> Option<f64>| self.over(|round| of(&round.cpu_us_per_timer));
         [("client", cpu(&|c| c.client)), ("broker", cpu(&|c| c.broker)), ("redis", cpu(&|c| c.redis))]
     }
 
-    fn more(&self) -> Vec<(&'static str, Spread)> {
+    fn more(&self) -> Vec<(&'static str, MedianRange)> {
         let names: BTreeSet<&'static str> = self.rounds.iter().flat_map(|r| r.more.keys().copied()).collect();
         names.into_iter().map(|name| (name, self.over(|r| r.more.get(name).copied()))).collect()
     }
@@ -284,8 +284,8 @@ impl Report {
             counted(self.info.partitions.into(), "partition"),
             counted(self.rounds.len() as u64, "round"),
         ))?;
-        let mut table = Table::new(["", "median", "lowest", "highest"]);
-        let mut row = |name: String, values: Spread| {
+        let mut table = TextTable::new(["", "median", "lowest", "highest"]);
+        let mut row = |name: String, values: MedianRange| {
             if let Some(values) = values {
                 let [median, low, high] = values.map(shown);
                 table.row([name, median, low, high]);
@@ -317,7 +317,7 @@ fn shown(v: f64) -> String {
 mod tests {
     use super::*;
 
-    fn report() -> Report {
+    fn report() -> BenchReport {
         let info = Info {
             broker: String::new(),
             session: 1,
@@ -331,7 +331,7 @@ mod tests {
             max_frame: 1,
             max_batch: 1,
         };
-        Report::of("fire", Arc::new(info), 10, 64, Mix::default())
+        BenchReport::of("fire", Arc::new(info), 10, 64, Mix::default())
     }
 
     #[test]

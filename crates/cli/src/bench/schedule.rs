@@ -17,7 +17,7 @@ pub(super) const AHEAD: Duration = Duration::from_secs(3_600);
 const FIRST: u64 = 10_000;
 
 /// Schedules so many timers and asks the store whether it has them.
-pub(super) async fn round(bed: &mut Bed, bench: &args::Schedule, n: u32) -> Result<Round, Failure> {
+pub(super) async fn round(bed: &mut Bed, bench: &args::ScheduleBench, n: u32) -> Result<Round, Failure> {
     bed.renew().await?;
     let dest = bed.dest(&format!("round-{n}"))?;
     let (mark, first) = (bed.mark(), FIRST.min(bench.timers));

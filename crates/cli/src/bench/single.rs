@@ -15,7 +15,7 @@ use crate::{load, progress};
 
 /// Schedules, then PINGs, one under way at a time. One after the other, so that processor time is
 /// that of the schedules.
-pub(super) async fn round(bed: &Bed, bench: &args::Single, n: u32) -> Result<Round, Failure> {
+pub(super) async fn round(bed: &Bed, bench: &args::SingleBench, n: u32) -> Result<Round, Failure> {
     let dest = bed.dest(&format!("round-{n}"))?;
     let (mark, mut schedules) = (bed.mark(), histogram());
     let (mut ids, mut busy) = (Vec::new(), Duration::ZERO);

@@ -10,13 +10,13 @@ use futures_util::stream::FuturesUnordered;
 use mtimer_client::{Destination, PartitionId, Schedule, ScheduleError, Scheduled, Time, TimerId};
 use tokio::time::MissedTickBehavior;
 
-use super::args::{Lateness, Lifecycle};
+use super::args::{LatenessBench, LifecycleBench};
 use super::bed::Bed;
 use super::report::Round;
 use crate::exit::Failure;
 use crate::moment::millis;
 use crate::progress;
-use crate::tally::Tally;
+use crate::tally::CallbackTally;
 
 /// How often timers are sent.
 const BEAT: Duration = Duration::from_millis(5);
@@ -86,7 +86,7 @@ pub(super) async fn run(bed: &Bed, plan: &Plan, part: &str) -> Result<Round, Fai
 
 /// What was sent.
 #[derive(Default)]
-struct Sent {
+struct SentTimers {
     stored: u64,
     /// Timers that could only be sent when more than half of the time before they were due had
     /// gone: this machine is too slow for the load.
@@ -96,7 +96,7 @@ struct Sent {
     answered_late: u64,
 }
 
-impl Sent {
+impl SentTimers {
     /// Notes the answers to some timers, by number. Fails with the first that was refused.
     fn note(
         &mut self,
@@ -119,7 +119,7 @@ impl Sent {
 
 /// Sends every timer at its time. No more after the first that is refused, or when told to stop;
 /// what was sent is waited for.
-async fn send(bed: &Bed, dest: &Destination, plan: &Plan, first: Time) -> Result<Sent, Failure> {
+async fn send(bed: &Bed, dest: &Destination, plan: &Plan, first: Time) -> Result<SentTimers, Failure> {
     let (timers, ahead) = (plan.timers(), millis(plan.ahead));
     let due = |n| first + plan.offset(n);
     let is_late = |n, now: Time| u64::from(due(n).ms_since(now) < ahead / 2);
@@ -138,7 +138,7 @@ async fn send(bed: &Bed, dest: &Destination, plan: &Plan, first: Time) -> Result
     let mut beat = tokio::time::interval(BEAT);
     beat.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut running = FuturesUnordered::new();
-    let (mut next, mut end, mut sent) = (0, timers, Sent::default());
+    let (mut next, mut end, mut sent) = (0, timers, SentTimers::default());
     let mut failed = None;
     while next < end || !running.is_empty() {
         tokio::select! {
@@ -175,7 +175,7 @@ async fn send(bed: &Bed, dest: &Destination, plan: &Plan, first: Time) -> Result
 }
 
 /// Waits until everything has fired and is settled, or nothing changes any more.
-async fn wait(bed: &Bed, plan: &Plan, tally: &Tally, first: Time, sent: &Sent, before: u64) {
+async fn wait(bed: &Bed, plan: &Plan, tally: &CallbackTally, first: Time, sent: &SentTimers, before: u64) {
     let last = first + plan.offset(plan.timers());
     let bar = progress::bar("firing", sent.stored);
     let (mut seen, mut changed) = ((0, 0), Instant::now());
@@ -194,13 +194,13 @@ async fn wait(bed: &Bed, plan: &Plan, tally: &Tally, first: Time, sent: &Sent, b
     bar.finish_and_clear();
 }
 
-impl Lateness {
+impl LatenessBench {
     pub(super) fn plan(&self, rate: u64) -> Plan {
         Plan { rate, over: self.over, ahead: self.ahead, sparse: false }
     }
 }
 
-impl Lifecycle {
+impl LifecycleBench {
     pub(super) fn plan(&self, rate: u64, over: Duration) -> Plan {
         Plan { rate, over, ahead: self.ahead, sparse: self.sparse }
     }

@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use mtimer_client::{Schedule, Time};
 
-use super::args::{Burst, Fire};
+use super::args::{BurstBench, FireBench};
 use super::bed::Bed;
 use super::meter::Cpu;
 use super::report::Round;
 use crate::exit::Failure;
 use crate::moment::millis;
-use crate::tally::Tally;
+use crate::tally::CallbackTally;
 use crate::{load, progress};
 
 /// How long nothing may happen before the rest is taken for lost.
@@ -98,7 +98,7 @@ pub(super) async fn fire(bed: &Bed, volley: &Volley, part: &str) -> Result<Fired
 
 /// Waits until everything has fired and is settled, or nothing changes any more. Returns when that
 /// was, µs.
-async fn watch(bed: &Bed, tally: &Tally, first: Time, scheduled: u64, before: u64) -> u64 {
+async fn watch(bed: &Bed, tally: &CallbackTally, first: Time, scheduled: u64, before: u64) -> u64 {
     while bed.client.now() < first && !bed.stop.is_asked() {
         let wait = first.ms_since(bed.client.now()).clamp(1, 200);
         tokio::time::sleep(Duration::from_millis(wait)).await;
@@ -121,13 +121,13 @@ async fn watch(bed: &Bed, tally: &Tally, first: Time, scheduled: u64, before: u6
     }
 }
 
-impl Fire {
+impl FireBench {
     pub(super) fn volley(&self) -> Volley {
         Volley { timers: self.timers, within: self.within, ahead: self.ahead }
     }
 }
 
-impl Burst {
+impl BurstBench {
     pub(super) fn volley(&self) -> Volley {
         Volley { timers: self.timers, within: Duration::ZERO, ahead: self.ahead }
     }

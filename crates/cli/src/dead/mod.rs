@@ -10,10 +10,10 @@ use serde_json::{Map, Value, json};
 use super::args::ClientArgs;
 use super::confirm::Yes;
 use super::exit::{Exit, Failure};
-use super::output::{Output, Table, counted, note, plain};
+use super::output::{Output, TextTable, counted, note, plain};
 use super::{moment, view};
-use rows::{Filter, Row, Rows};
-use work::{Which, Work};
+use rows::{Filter, RetainedRow, Rows};
+use work::{DeadAction, Which};
 
 /// Dead letters: list, inspect, deliver again, remove
 ///
@@ -25,7 +25,7 @@ use work::{Which, Work};
 #[command(after_help = "Examples:\n  mtimer dead list --group shop\n  \
     mtimer dead replay --group shop --app mail --dry-run")]
 pub(crate) enum Dead {
-    List(List),
+    List(DeadList),
     Unconfirmed(UnconfirmedList),
     Get(GetDead),
     Replay(Replay),
@@ -35,7 +35,7 @@ pub(crate) enum Dead {
 /// Lists dead letters, oldest first in each partition
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer dead list\n  mtimer dead list --group shop --json | jq -r .id")]
-pub(crate) struct List {
+pub(crate) struct DeadList {
     #[command(flatten)]
     args: ListArgs,
 }
@@ -102,15 +102,15 @@ pub(crate) struct Purge {
 impl Dead {
     pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
         match self {
-            Self::List(List { args }) => args.run(false, out).await,
+            Self::List(DeadList { args }) => args.run(false, out).await,
             Self::Unconfirmed(UnconfirmedList { args }) => args.run(true, out).await,
             Self::Get(get) => get.run(out).await,
-            Self::Replay(replay) => replay.which.run(Work::Replay, out).await,
+            Self::Replay(replay) => replay.which.run(DeadAction::Replay, out).await,
             Self::Purge(Purge { which, yes }) => {
                 if let Some(named) = which.named().filter(|_| !which.is_dry_run()) {
                     yes.confirm(&format!("this removes {named} for good"))?;
                 }
-                which.run(Work::Purge, out).await
+                which.run(DeadAction::Purge, out).await
             }
         }
     }
@@ -153,24 +153,24 @@ async fn list_rows(client: &Client, filter: Filter, limit: u64, out: Output) -> 
     Ok(())
 }
 
-fn new_table() -> Table<7> {
-    Table::new(["id", "destination", "key", "since", "reason", "attempts", "last error"])
+fn new_table() -> TextTable<7> {
+    TextTable::new(["id", "destination", "key", "since", "reason", "attempts", "last error"])
 }
 
-fn add_row(table: &mut Table<7>, row: &Row) {
+fn add_row(table: &mut TextTable<7>, row: &RetainedRow) {
     let timer = match row {
-        Row::Dead(row) => &row.timer,
-        Row::Unconfirmed(row) => &row.timer,
+        RetainedRow::Dead(row) => &row.timer,
+        RetainedRow::Unconfirmed(row) => &row.timer,
     };
     let name = plain(&timer.dest.to_string(), 40);
     let key = timer.key.as_ref().map(|k| plain(k.as_str(), 30)).unwrap_or_default();
     let (since, reason, attempts, error) = match row {
-        Row::Dead(row) => {
+        RetainedRow::Dead(row) => {
             let reason = json!(row.reason).as_str().unwrap_or_default().to_owned();
             let error = row.last_error.as_deref().unwrap_or_default();
             (moment::shown(row.died), reason, row.attempts.to_string(), plain(error, 60))
         }
-        Row::Unconfirmed(row) => {
+        RetainedRow::Unconfirmed(row) => {
             (moment::shown(row.timer.due), "unconfirmed".to_owned(), "1".to_owned(), String::new())
         }
     };

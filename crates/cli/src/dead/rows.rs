@@ -20,12 +20,12 @@ pub(super) struct Filter {
 }
 
 /// A row of either listing.
-pub(super) enum Row {
+pub(super) enum RetainedRow {
     Dead(Box<DeadRow>),
     Unconfirmed(Box<UnconfirmedRow>),
 }
 
-impl Row {
+impl RetainedRow {
     pub(super) fn id(&self) -> TimerId {
         match self {
             Self::Dead(row) => row.timer.id,
@@ -55,16 +55,16 @@ impl Rows {
         Self::Dead(client.dead(DeadFilter { group: filter.group, app: filter.app }))
     }
 
-    pub(super) async fn next(&mut self) -> Result<Option<Row>, RequestError> {
+    pub(super) async fn next(&mut self) -> Result<Option<RetainedRow>, RequestError> {
         match self {
-            Self::Dead(rows) => Ok(rows.next().await?.map(|row| Row::Dead(Box::new(row)))),
+            Self::Dead(rows) => Ok(rows.next().await?.map(|row| RetainedRow::Dead(Box::new(row)))),
             Self::Unconfirmed(rows, filter) => {
                 while let Some(row) = rows.next().await? {
                     let dest = &row.timer.dest;
                     let passes = filter.group.as_deref().is_none_or(|g| g == dest.group())
                         && filter.app.as_deref().is_none_or(|a| a == dest.app());
                     if passes {
-                        return Ok(Some(Row::Unconfirmed(Box::new(row))));
+                        return Ok(Some(RetainedRow::Unconfirmed(Box::new(row))));
                     }
                 }
                 Ok(None)

@@ -5,12 +5,12 @@ use indicatif::ProgressBar;
 use mtimer_client::{Client, Replayed, RequestError, Time, TimerId};
 use serde_json::{Map, json};
 
-use super::rows::{Filter, Row, Rows};
+use super::rows::{Filter, RetainedRow, Rows};
 use crate::args::ClientArgs;
 use crate::exit::{self, Exit, Failure};
 use crate::output::{Output, counted, grouped, note};
 use crate::progress;
-use crate::signals::Stop;
+use crate::signals::StopSignal;
 
 #[derive(Args, Debug)]
 pub(super) struct Which {
@@ -30,12 +30,12 @@ pub(super) struct Which {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Work {
+pub(super) enum DeadAction {
     Replay,
     Purge,
 }
 
-impl Work {
+impl DeadAction {
     fn done(self) -> &'static str {
         match self {
             Self::Replay => "replayed",
@@ -48,7 +48,7 @@ impl Work {
 const CHUNK: usize = 1_000;
 
 #[derive(Default)]
-struct Count {
+struct ActionCounts {
     matched: u64,
     done: u64,
     not_found: u64,
@@ -57,7 +57,7 @@ struct Count {
     exit: Option<Exit>,
 }
 
-impl Count {
+impl ActionCounts {
     fn add(&mut self, id: TimerId, result: Result<Replayed, RequestError>) {
         let exit = match result {
             Ok(Replayed::Replayed) => {
@@ -106,13 +106,13 @@ impl Which {
         self.dry_run
     }
 
-    pub(super) async fn run(self, work: Work, out: Output) -> Result<(), Failure> {
+    pub(super) async fn run(self, work: DeadAction, out: Output) -> Result<(), Failure> {
         if self.ids.is_empty() && !self.all && self.filter.group.is_none() && self.filter.app.is_none() {
             return Err(Failure::usage("which ones? Give ids, or --group, --app or both, or --all"));
         }
-        let stop = Stop::on_signals("stopping: waiting for the answers to what was sent")?;
+        let stop = StopSignal::on_signals("stopping: waiting for the answers to what was sent")?;
         let work_on = async |client: &Client| {
-            let mut count = Count::default();
+            let mut count = ActionCounts::default();
             if self.ids.is_empty() {
                 self.filtered(client, work, &mut count, &stop, out).await?;
             }
@@ -128,9 +128,9 @@ impl Which {
     async fn filtered(
         &self,
         client: &Client,
-        work: Work,
-        count: &mut Count,
-        stop: &Stop,
+        work: DeadAction,
+        count: &mut ActionCounts,
+        stop: &StopSignal,
         out: Output,
     ) -> Result<(), Failure> {
         let bar: ProgressBar = progress::counter(work.done());
@@ -141,7 +141,9 @@ impl Which {
         while !stop.is_asked() {
             let row = rows.next().await?;
             let end = row.is_none();
-            ids.extend(row.filter(|row| !matches!(row, Row::Dead(r) if r.died > began)).map(|row| row.id()));
+            ids.extend(
+                row.filter(|row| !matches!(row, RetainedRow::Dead(r) if r.died > began)).map(|row| row.id()),
+            );
             if ids.len() >= CHUNK || end {
                 self.chunk(client, work, std::mem::take(&mut ids), count, out).await?;
                 bar.set_position(count.matched);
@@ -157,9 +159,9 @@ impl Which {
     async fn chunk(
         &self,
         client: &Client,
-        work: Work,
+        work: DeadAction,
         ids: Vec<TimerId>,
-        count: &mut Count,
+        count: &mut ActionCounts,
         out: Output,
     ) -> Result<(), Failure> {
         count.matched += ids.len() as u64;
@@ -167,8 +169,8 @@ impl Which {
             return ids.iter().try_for_each(|id| out.either(&json!({ "id": id }), || id.to_string()));
         }
         let results: Vec<Result<Replayed, RequestError>> = match work {
-            Work::Replay => client.replay_all(ids.clone()).await,
-            Work::Purge => {
+            DeadAction::Replay => client.replay_all(ids.clone()).await,
+            DeadAction::Purge => {
                 let purged = |there| if there { Replayed::Replayed } else { Replayed::NotFound };
                 client.purge_all(ids.clone()).await.into_iter().map(|r| r.map(purged)).collect()
             }
@@ -177,8 +179,14 @@ impl Which {
         Ok(())
     }
 
-    fn summary(&self, work: Work, count: &Count, interrupted: bool, out: Output) -> Result<(), Failure> {
-        let Count { matched, done, not_found, key_taken, failed, exit } = count;
+    fn summary(
+        &self,
+        work: DeadAction,
+        count: &ActionCounts,
+        interrupted: bool,
+        out: Output,
+    ) -> Result<(), Failure> {
+        let ActionCounts { matched, done, not_found, key_taken, failed, exit } = count;
         if self.dry_run {
             note(&format!("{} would be {}", grouped(*matched), work.done()));
         } else {
@@ -217,7 +225,7 @@ mod tests {
     #[test]
     fn different_reasons_end_in_partly() {
         let id = TimerId::from_u128(1);
-        let mut count = Count::default();
+        let mut count = ActionCounts::default();
         count.add(id, Ok(Replayed::NotFound));
         assert_eq!(count.exit, Some(Exit::NotFound));
         count.add(id, Ok(Replayed::KeyTaken(id)));

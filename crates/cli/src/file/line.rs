@@ -25,7 +25,7 @@ struct TimerRow {
     #[serde(rename = "in", default)]
     after: Option<String>,
     #[serde(default)]
-    at: Option<Moment>,
+    at: Option<TimeInput>,
     #[serde(default)]
     group: Option<String>,
     #[serde(default)]
@@ -43,9 +43,9 @@ struct TimerRow {
     #[serde(default)]
     mode: Option<Mode>,
     #[serde(default)]
-    deadline: Option<Moment>,
+    deadline: Option<TimeInput>,
     #[serde(default)]
-    retry: Option<Delays>,
+    retry: Option<RetryDelays>,
     #[serde(default)]
     callback_timeout: Option<String>,
 }
@@ -112,7 +112,7 @@ impl Fields {
             payload,
             headers: line.headers,
             mode: line.mode,
-            deadline: line.deadline.map(Moment::deadline).transpose()?,
+            deadline: line.deadline.map(TimeInput::deadline).transpose()?,
             retry: line.retry.map(|d| d.0),
             callback_timeout: line.callback_timeout.as_deref().map(moment::span).transpose()?,
         })
@@ -252,12 +252,12 @@ impl Content {
 
 /// A time as text, or as milliseconds since the epoch.
 #[derive(Debug)]
-enum Moment {
+enum TimeInput {
     Ms(u64),
     Text(String),
 }
 
-impl Moment {
+impl TimeInput {
     fn time(self) -> Result<Time, String> {
         match self {
             Self::Ms(ms) => moment::in_range(ms),
@@ -273,30 +273,30 @@ impl Moment {
     }
 }
 
-impl<'de> Deserialize<'de> for Moment {
+impl<'de> Deserialize<'de> for TimeInput {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        struct V;
-        impl Visitor<'_> for V {
-            type Value = Moment;
+        struct TimeVisitor;
+        impl Visitor<'_> for TimeVisitor {
+            type Value = TimeInput;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a time: RFC 3339, or milliseconds since 1970")
             }
-            fn visit_u64<E: de::Error>(self, ms: u64) -> Result<Moment, E> {
-                Ok(Moment::Ms(ms))
+            fn visit_u64<E: de::Error>(self, ms: u64) -> Result<TimeInput, E> {
+                Ok(TimeInput::Ms(ms))
             }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Moment, E> {
-                Ok(Moment::Text(text.to_owned()))
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<TimeInput, E> {
+                Ok(TimeInput::Text(text.to_owned()))
             }
         }
-        d.deserialize_any(V)
+        d.deserialize_any(TimeVisitor)
     }
 }
 
 /// Retry delays: `"1s,5s"` or `["1s", "5s"]`.
 #[derive(Clone, Debug)]
-pub(crate) struct Delays(pub(crate) Vec<Duration>);
+pub(crate) struct RetryDelays(pub(crate) Vec<Duration>);
 
-impl Delays {
+impl RetryDelays {
     /// Reads delays separated by commas; none means one attempt only.
     pub(crate) fn read(text: &str) -> Result<Self, String> {
         let parts = text.split(',').map(str::trim).filter(|_| !text.trim().is_empty());
@@ -304,26 +304,26 @@ impl Delays {
     }
 }
 
-impl<'de> Deserialize<'de> for Delays {
+impl<'de> Deserialize<'de> for RetryDelays {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        struct V;
-        impl<'de> Visitor<'de> for V {
-            type Value = Delays;
+        struct DelaysVisitor;
+        impl<'de> Visitor<'de> for DelaysVisitor {
+            type Value = RetryDelays;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("retry delays: \"1s,5s\" or [\"1s\", \"5s\"]")
             }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Delays, E> {
-                Delays::read(text).map_err(E::custom)
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<RetryDelays, E> {
+                RetryDelays::read(text).map_err(E::custom)
             }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Delays, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<RetryDelays, A::Error> {
                 let mut all = Vec::new();
                 while let Some(text) = seq.next_element::<String>()? {
                     all.push(moment::span(&text).map_err(de::Error::custom)?);
                 }
-                Ok(Delays(all))
+                Ok(RetryDelays(all))
             }
         }
-        d.deserialize_any(V)
+        d.deserialize_any(DelaysVisitor)
     }
 }
 

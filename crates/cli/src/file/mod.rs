@@ -18,14 +18,14 @@ use serde_json::json;
 
 use self::line::Maker;
 use self::make::make;
-use self::reader::Source;
+use self::reader::InputSource;
 use self::report::Problems;
-use self::send::{CutShort, End};
+use self::send::{CutShort, SendOutcome};
 use crate::exit::{Exit, Failure};
 use crate::moment::span_shown;
 use crate::output::{Output, counted, grouped, note, note_error};
 use crate::progress;
-use crate::signals::Stop;
+use crate::signals::StopSignal;
 
 /// How often the reader looks up from its work, in lines.
 const LOOK_UP: u64 = 1_000;
@@ -38,16 +38,16 @@ pub(crate) async fn run(
     (skip_bad, ids): (bool, bool),
     out: Output,
 ) -> Result<(), Failure> {
-    let stop = Stop::on_signals("stopping: waiting for the answers to what was sent")?;
+    let stop = StopSignal::on_signals("stopping: waiting for the answers to what was sent")?;
     let checked = {
         let (path, maker, client) = (path.to_owned(), maker.clone(), client.clone());
         let stop = stop.clone();
-        let checking = move || check(Source::open(&path)?, maker, &client, &stop);
+        let checking = move || check(InputSource::open(&path)?, maker, &client, &stop);
         tokio::task::spawn_blocking(checking)
             .await
             .map_err(|e| Failure::new(Exit::Failed, e.to_string()))??
     };
-    let Checked { source, good, bad } = checked;
+    let CheckedFile { source, good, bad } = checked;
     tell(&bad, "is not valid");
     let sending = bad.count == 0 || skip_bad;
     let began = Instant::now();
@@ -67,14 +67,19 @@ pub(crate) async fn run(
     summary.result(stop.is_asked())
 }
 
-struct Checked {
-    source: Source,
+struct CheckedFile {
+    source: InputSource,
     good: u64,
     bad: Problems,
 }
 
 /// Reads the whole file once.
-fn check(mut source: Source, mut maker: Maker, client: &Client, stop: &Stop) -> Result<Checked, Failure> {
+fn check(
+    mut source: InputSource,
+    mut maker: Maker,
+    client: &Client,
+    stop: &StopSignal,
+) -> Result<CheckedFile, Failure> {
     let bar: ProgressBar = progress::bytes("checking", source.len);
     let failed = |e: std::io::Error| Failure::new(Exit::Failed, format!("cannot read the file: {e}"));
     let (mut good, mut bad) = (0, Problems::default());
@@ -93,7 +98,7 @@ fn check(mut source: Source, mut maker: Maker, client: &Client, stop: &Stop) -> 
         }
     }
     bar.finish_and_clear();
-    Ok(Checked { source, good, bad })
+    Ok(CheckedFile { source, good, bad })
 }
 
 fn tell(problems: &Problems, what: &str) {
@@ -110,7 +115,7 @@ struct Summary {
     lines: u64,
     bad: Problems,
     /// `None`: nothing was sent.
-    end: Option<End>,
+    end: Option<SendOutcome>,
     took: Duration,
 }
 

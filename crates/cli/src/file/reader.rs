@@ -14,13 +14,13 @@ pub(crate) const MAX_LINE: usize = 1024 * 1024;
 
 /// Something that can be read from its beginning more than once.
 #[derive(Debug)]
-pub(crate) struct Source {
+pub(crate) struct InputSource {
     file: File,
     /// Bytes.
     pub(crate) len: u64,
 }
 
-impl Source {
+impl InputSource {
     /// Opens a file; `-` is standard input, which is kept in a temporary file.
     pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
         if path == Path::new("-") {
@@ -46,15 +46,15 @@ impl Source {
     }
 
     /// Its lines, from the first.
-    pub(crate) fn lines(&mut self) -> io::Result<Lines<BufReader<&File>>> {
+    pub(crate) fn lines(&mut self) -> io::Result<LineReader<BufReader<&File>>> {
         self.file.seek(SeekFrom::Start(0))?;
-        Ok(Lines::new(BufReader::with_capacity(256 * 1024, &self.file)))
+        Ok(LineReader::new(BufReader::with_capacity(256 * 1024, &self.file)))
     }
 }
 
 /// The lines of something.
 #[derive(Debug)]
-pub(crate) struct Lines<R> {
+pub(crate) struct LineReader<R> {
     input: R,
     line: Vec<u8>,
     number: u64,
@@ -71,7 +71,7 @@ pub(crate) struct Numbered<'a> {
     pub(crate) text: Option<&'a [u8]>,
 }
 
-impl<R: BufRead> Lines<R> {
+impl<R: BufRead> LineReader<R> {
     fn new(input: R) -> Self {
         Self { input, line: Vec::new(), number: 0, read: 0 }
     }
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     fn all(text: &[u8]) -> Vec<(u64, Option<usize>)> {
-        let mut lines = Lines::new(BufReader::with_capacity(7, text));
+        let mut lines = LineReader::new(BufReader::with_capacity(7, text));
         let mut found = Vec::new();
         while let Some(line) = lines.next().unwrap() {
             found.push((line.number, line.text.map(<[u8]>::len)));
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn what_can_be_read_once_can_be_read_twice() {
-        let mut source = Source::spool(&b"a\nb\n"[..]).unwrap();
+        let mut source = InputSource::spool(&b"a\nb\n"[..]).unwrap();
         for _ in 0..2 {
             let mut lines = source.lines().unwrap();
             assert_eq!(lines.next().unwrap().unwrap().text, Some(&b"a"[..]));

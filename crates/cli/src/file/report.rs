@@ -35,7 +35,7 @@ impl Problems {
 
 /// What came of the lines that were sent.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Sent {
+pub(crate) struct SentLines {
     pub(crate) scheduled: u64,
     /// Stored before, kept, or ended already.
     pub(crate) already: u64,
@@ -46,7 +46,7 @@ pub(crate) struct Sent {
     exits: Vec<Exit>,
 }
 
-impl Sent {
+impl SentLines {
     /// Lines that were answered or given up.
     pub(crate) fn lines(&self) -> u64 {
         self.scheduled + self.already + self.refused.count
@@ -115,7 +115,7 @@ mod tests {
     fn what_came_of_it_decides_the_exit_code() {
         let id = TimerId::from_u128(1);
         let new = |new| Ok(Scheduled { id, new, replaced: None, kept: !new });
-        let mut sent = Sent::default();
+        let mut sent = SentLines::default();
         assert_eq!(sent.exit(), Exit::Done);
         sent.add(1, &Err(ScheduleError::Conflict { id }));
         assert_eq!(sent.exit(), Exit::Conflict);

@@ -13,11 +13,11 @@ use tokio::sync::mpsc;
 
 use super::line::Maker;
 use super::make::make;
-use super::reader::Source;
-use super::report::Sent;
+use super::reader::InputSource;
+use super::report::SentLines;
 use crate::exit::{self, Exit, Failure};
 use crate::output::Output;
-use crate::signals::Stop;
+use crate::signals::StopSignal;
 
 /// Timers of a chunk at most, and about how many payload bytes.
 const CHUNK: usize = 1_000;
@@ -45,8 +45,8 @@ pub(crate) enum CutShort {
 
 /// How the sending has ended.
 #[derive(Clone, Debug)]
-pub(crate) struct End {
-    pub(crate) sent: Sent,
+pub(crate) struct SendOutcome {
+    pub(crate) sent: SentLines,
     /// Lines left out because they are bad.
     pub(crate) skipped: u64,
     /// If not every line was sent.
@@ -56,16 +56,16 @@ pub(crate) struct End {
 /// Sends every good line. `ids`: where to say which id each has.
 pub(crate) async fn send(
     client: &Client,
-    source: Source,
+    source: InputSource,
     maker: Maker,
     bar: &ProgressBar,
-    stop: &Stop,
+    stop: &StopSignal,
     ids: Option<Output>,
-) -> Result<End, Failure> {
+) -> Result<SendOutcome, Failure> {
     let (sender, mut chunks) = mpsc::channel(AHEAD);
     let clock = client.clone();
     let reading = tokio::task::spawn_blocking(move || read(source, maker, &clock, &sender));
-    let (mut sent, mut cut, mut ended) = (Sent::default(), None, false);
+    let (mut sent, mut cut, mut ended) = (SentLines::default(), None, false);
     let mut running = FuturesUnordered::new();
     loop {
         tokio::select! {
@@ -99,7 +99,7 @@ pub(crate) async fn send(
     // What was read ahead is not wanted any more; the reader must not wait for the queue.
     drop(chunks);
     let skipped = reading.await.map_err(|e| Failure::new(Exit::Failed, e.to_string()))??;
-    Ok(End { sent, skipped, cut })
+    Ok(SendOutcome { sent, skipped, cut })
 }
 
 /// Says which id a line's timer has, if it is stored.
@@ -127,7 +127,7 @@ fn stuck(results: &[Result<Scheduled, ScheduleError>]) -> Option<CutShort> {
 /// Reads the good lines into chunks, as long as somebody takes them; returns how many bad ones
 /// there were.
 fn read(
-    mut source: Source,
+    mut source: InputSource,
     mut maker: Maker,
     client: &Client,
     chunks: &mpsc::Sender<Chunk>,
