@@ -7,7 +7,7 @@
 //! | space | key | value |
 //! |---|---|---|
 //! | pending | p, fire time (6), rest of the id (11 or 17) | tier (1), record |
-//! | queue | place (1), p, destination (4, parked only), order (8) | id (16), place's own, record |
+//! | queues | place (1), p, destination (4, parked only), order (8) | id (16), place's own, record |
 //! | moved | id (16) | location: of every timer that is not pending at its birth time |
 //! | keys | p, destination (4), key | id (16) |
 //! | ended | p, bucket of 30 s (4), kind (1), id (16) or request (8) | when (6), how or answer |
@@ -18,11 +18,9 @@
 //! by (fire time, id), and almost every key has 19 bytes: up to 20 the engine keeps within its
 //! nodes, where comparing them costs no step through memory.
 //!
-//! A place's own in the queue: taken: epoch (8), zero (1); unconfirmed: epoch (8), since when (6);
-//! dead: reason (1), died (6). (The byte behind a taken timer's epoch was 1 where earlier versions
-//! kept unconfirmed timers in that queue. They are read as taken: the next takeover finds them and
-//! makes them unconfirmed again.) `order` is a number that rises with every timer that is put on a
-//! queue of the partition.
+//! A place's own in `queues`: taken: epoch (8), zero (1); unconfirmed: epoch (8), since when (6);
+//! dead: reason (1), died (6). `order` is a number that rises with every timer that is put on a queue
+//! of the partition.
 
 use std::cmp::Ordering;
 
@@ -51,8 +49,7 @@ impl Space {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Pending => "pending",
-            // The name in directories that exist.
-            Self::Queues => "shelf",
+            Self::Queues => "queues",
             Self::Moved => "moved",
             Self::Keys => "keys",
             Self::Ended => "ended",

@@ -165,17 +165,13 @@ impl PartitionCounters {
     }
 
     pub(crate) fn decode(mut bytes: &[u8]) -> Option<Self> {
-        // 72 bytes, 12 for each bucket, and the number of unconfirmed timers, which earlier
-        // versions did not store: they had none in a queue of their own.
-        let unconfirmed = match bytes.len().checked_sub(72)? % 12 {
-            0 => 0,
-            8 => {
-                let (rest, count) = bytes.split_last_chunk::<8>()?;
-                bytes = rest;
-                u64::from_be_bytes(*count)
-            }
-            _ => return None,
-        };
+        // 72 bytes, 12 for each bucket, and the number of unconfirmed timers.
+        let (rest, unconfirmed) = bytes.split_last_chunk::<8>()?;
+        if !rest.len().checked_sub(72)?.is_multiple_of(12) {
+            return None;
+        }
+        bytes = rest;
+        let unconfirmed = u64::from_be_bytes(*unconfirmed);
         let census = Census {
             pending: bytes.get_u64(),
             retrying: bytes.get_u64(),
@@ -241,17 +237,13 @@ mod tests {
         let ended = BTreeMap::from([(10, 11), (12, 13)]);
         let counters = PartitionCounters { census, unconfirmed: 14, order: 8, floor: 9, ended };
         let bytes = counters.encode();
-        assert_eq!(PartitionCounters::decode(&bytes), Some(counters.clone()));
-        let of_an_earlier_version = &bytes[..bytes.len() - 8];
-        assert_eq!(
-            PartitionCounters::decode(of_an_earlier_version),
-            Some(PartitionCounters { unconfirmed: 0, ..counters })
-        );
+        assert_eq!(PartitionCounters::decode(&bytes), Some(counters));
+        assert_eq!(PartitionCounters::decode(&bytes[..bytes.len() - 8]), None);
         let flight = InFlight { id: TimerId::from_u128(1), attempt: 2, session: 3, until: Time::from_ms(4) };
         let list = vec![flight.clone(), flight];
         assert_eq!(decode_in_flight(&encode_in_flight(&list)), Some(list));
         assert_eq!(decode_in_flight(&[0; 41]), None);
-        for length in [0, 71, 79, 81, 83] {
+        for length in [0, 71, 72, 79, 81, 83] {
             assert_eq!(PartitionCounters::decode(&vec![0; length]), None);
         }
     }
