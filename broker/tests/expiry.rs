@@ -7,7 +7,7 @@ mod support;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use mtimer_access::Entry;
+use mtimer_access::TokenEntry;
 use mtimer_broker::{AccessOptions, BrokerOptions, PeerToken, RedisCertificates, TlsOptions};
 use mtimer_tls::test_support::Authority;
 use support::http::{address, get_with, on_loopback, scrape};
@@ -23,7 +23,7 @@ async fn tokens_that_expire_are_in_the_metrics_and_the_brokers_own_in_the_status
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let expiring = |n: u8, days: u32| {
         let expires_ms = u64::try_from((now + DAY * days).as_millis()).ok();
-        Entry { expires_ms, ..entry(n, "broker,read:*") }
+        TokenEntry { expires_ms, ..entry(n, "broker,read:*") }
     };
     write_tokens(&path, [expiring(1, 30), expiring(2, 3), entry(3, "read:*")]);
     let peer_token = PeerToken::Value(token(1).reveal());

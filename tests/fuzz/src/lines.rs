@@ -6,7 +6,7 @@
 #[path = "../../../crates/cli/src/file/line.rs"]
 mod line;
 
-use line::{Delays, Fields, Maker};
+use line::{Fields, Maker, RetryDelays};
 use mtimer_client::Time;
 
 use crate::bounded::bounded;
@@ -46,5 +46,5 @@ pub(crate) fn times(data: &[u8]) {
         let after = mtimer_client::When::After(std::time::Duration::MAX);
         let _ = (deadline.after(due), deadline.after(after));
     }
-    let _ = Delays::read(text);
+    let _ = RetryDelays::read(text);
 }
