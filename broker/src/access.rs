@@ -34,14 +34,14 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::certificates::CERTIFICATE_FILES;
-use self::certificates::Certificates;
+use self::certificates::CertificateExpiries;
 pub(crate) use self::expiry::Expiries;
 use self::expiry::Reminder;
 use self::files::{Credential, Files, stamps};
 pub(crate) use self::guard::Guard;
 pub use self::options::{AccessOptions, PeerToken, RedisCertificates};
 use self::wall_clock::now;
-use crate::counters::Counters;
+use crate::counters::ShellCounters;
 use crate::exposure::Protection;
 use crate::tls::{BrokerTls, BrokerTlsError};
 
@@ -99,7 +99,7 @@ pub(crate) enum NoMetrics {
 }
 
 /// What is known of the files, and who is let in.
-pub(crate) struct Access {
+pub(crate) struct AccessControl {
     options: AccessOptions,
     /// `None`: everybody may do everything.
     tokens: Option<Arc<watch::Sender<Arc<Tokens>>>>,
@@ -107,7 +107,7 @@ pub(crate) struct Access {
     tls: Option<BrokerTls>,
     files: Mutex<Files>,
     /// When what was read last of the files of certificates expires.
-    certificates: Mutex<Certificates>,
+    certificates: Mutex<CertificateExpiries>,
     asked: Notify,
 }
 
@@ -119,7 +119,7 @@ pub(crate) struct PeerCredentials {
     pub(crate) tls: Option<ClientTls>,
 }
 
-impl Access {
+impl AccessControl {
     /// Reads the files.
     pub(crate) fn open(options: AccessOptions) -> Result<Self, AccessError> {
         let files = Mutex::new(Files::new(stamps(&options)));
@@ -127,7 +127,7 @@ impl Access {
         let peer_token = RwLock::new(read_peer_token(&options.peer_token)?);
         let tokens = tokens.map(|tokens| Arc::new(watch::Sender::new(Arc::new(tokens))));
         let tls = options.tls.clone().map(BrokerTls::open).transpose()?;
-        let mut certificates = Certificates::default();
+        let mut certificates = CertificateExpiries::default();
         certificates.read(&options);
         let certificates = Mutex::new(certificates);
         Ok(Self { options, tokens, peer_token, tls, files, certificates, asked: Notify::new() })
@@ -147,7 +147,7 @@ impl Access {
         }
     }
 
-    /// What protects its ports, and whether it was wanted that they do without the rest.
+    /// What protects its ports, and whether `insecure` is set.
     pub(crate) fn protection(&self) -> (Protection, bool) {
         (self.options.protection(), self.options.insecure)
     }
@@ -205,7 +205,7 @@ impl Access {
     /// If reading panics.
     pub(crate) async fn watch(
         self: Arc<Self>,
-        counters: Arc<Counters>,
+        counters: Arc<ShellCounters>,
         stopping: CancellationToken,
     ) -> Result<(), JoinError> {
         let mut reminder = Reminder::default();
@@ -223,8 +223,7 @@ impl Access {
         }
     }
 
-    /// What is in use although its file, as it is now, could not be read: by name, whether it is
-    /// so.
+    /// Which credentials are stale (file unreadable), by name.
     pub(crate) fn stale(&self) -> [(&'static str, bool); Credential::ALL.len()] {
         let files = self.files();
         Credential::ALL.map(|what| (what.name(), files.has_failed(what)))
@@ -242,7 +241,7 @@ impl Access {
         self.files.lock()
     }
 
-    fn certificates(&self) -> MutexGuard<'_, Certificates> {
+    fn certificates(&self) -> MutexGuard<'_, CertificateExpiries> {
         self.certificates.lock()
     }
 
@@ -258,7 +257,7 @@ impl Access {
                 self.read_again(what, all);
             }
         }
-        // While files that are refused are not in use, those that are count.
+        // Expiries count only loaded files.
         if (all || had_failed) && !self.files().has_failed(Credential::Certificates) {
             self.certificates().read(&self.options);
         }
@@ -313,9 +312,9 @@ impl Access {
     }
 }
 
-impl fmt::Debug for Access {
+impl fmt::Debug for AccessControl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Access").field("options", &self.options).finish_non_exhaustive()
+        f.debug_struct("AccessControl").field("options", &self.options).finish_non_exhaustive()
     }
 }
 

@@ -20,9 +20,9 @@ use mtimer_types::{Epoch, Nonce, PartitionId, Term};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
-use crate::counters::{Counters, ShellCounter};
+use crate::counters::{ShellCounter, ShellCounters};
 use crate::error::BrokerError;
-use crate::outage::{Backoff, Outage};
+use crate::outage::{Outage, OutageBackoff};
 
 /// How often the owner record is read while the old owner gives the partition up.
 const POLL: Duration = Duration::from_millis(10);
@@ -43,7 +43,7 @@ pub(crate) enum Superseded {
 }
 
 /// How a broker acquires.
-pub(crate) struct Policy {
+pub(crate) struct AcquirePolicy {
     /// How long a live owner has to give a partition up.
     pub(crate) handover_timeout: Duration,
     /// Acquisitions that are carried out at once.
@@ -77,7 +77,7 @@ pub(crate) struct Acquirer {
     turns: Semaphore,
     superseded: Superseded,
     outage: Arc<Outage>,
-    counters: Arc<Counters>,
+    counters: Arc<ShellCounters>,
     forced_line: FirstLine,
 }
 
@@ -90,20 +90,20 @@ enum Readiness {
     Go(u64),
 }
 
-/// What one try has brought.
-enum Step {
+/// What one attempt to acquire has brought.
+enum AttemptOutcome {
     Acquired(Box<Acquired>),
     Void,
     Again,
 }
 
 /// Why an acquisition does not go on.
-enum Stop {
+enum AcquireFailure {
     Store(StoreError),
     Ended(BrokerError),
 }
 
-impl From<StoreError> for Stop {
+impl From<StoreError> for AcquireFailure {
     fn from(error: StoreError) -> Self {
         Self::Store(error)
     }
@@ -115,12 +115,12 @@ impl Acquirer {
         store: Arc<dyn Store>,
         address: &str,
         topology: watch::Receiver<Option<Arc<Topology>>>,
-        policy: Policy,
+        policy: AcquirePolicy,
         highest: Arc<HighestEpoch>,
         outage: Arc<Outage>,
-        counters: Arc<Counters>,
+        counters: Arc<ShellCounters>,
     ) -> Self {
-        let Policy { handover_timeout, at_once, superseded } = policy;
+        let AcquirePolicy { handover_timeout, at_once, superseded } = policy;
         let (own, turns) = (name_hash(address), Semaphore::new(at_once));
         let forced_line = FirstLine::default();
         Self {
@@ -152,7 +152,7 @@ impl Acquirer {
         mut assignment: watch::Receiver<Option<Assignment>>,
         ours: Epoch,
     ) -> Result<Option<Acquired>, BrokerError> {
-        let mut backoff = Backoff::new();
+        let mut backoff = OutageBackoff::new();
         // What was asked for and may have been done.
         let mut attempt: Option<Acquire> = None;
         let mut wait = Wait::begin();
@@ -167,7 +167,7 @@ impl Acquirer {
                 (Some(sent), None) => (sent.term, sent.version >> REPEATS),
             };
             match self.step(partition, under, ours, &mut wait, &mut attempt).await {
-                Ok(Step::Acquired(acquired)) => {
+                Ok(AttemptOutcome::Acquired(acquired)) => {
                     self.outage.end();
                     self.counters.count(ShellCounter::PartitionsAcquired);
                     self.counters.acquired_after(wait.began.elapsed());
@@ -175,20 +175,20 @@ impl Acquirer {
                     tracing::debug!(%partition, epoch = %acquired.epoch, took_ms, "acquired");
                     return Ok(Some(*acquired));
                 }
-                Ok(Step::Void) => {
+                Ok(AttemptOutcome::Void) => {
                     if assignment.changed().await.is_err() {
                         return Ok(None);
                     }
                 }
-                Ok(Step::Again) => tokio::time::sleep(POLL).await,
-                Err(Stop::Store(error @ StoreError::Unavailable(_))) => {
+                Ok(AttemptOutcome::Again) => tokio::time::sleep(POLL).await,
+                Err(AcquireFailure::Store(error @ StoreError::Unavailable(_))) => {
                     self.outage.begin(error, &self.counters);
                     backoff.pause().await;
                 }
-                Err(Stop::Store(source @ StoreError::Unusable(_))) => {
+                Err(AcquireFailure::Store(source @ StoreError::Unusable(_))) => {
                     return Err(BrokerError::Store { partition, source });
                 }
-                Err(Stop::Ended(error)) => return Err(error),
+                Err(AcquireFailure::Ended(error)) => return Err(error),
             }
         }
     }
@@ -200,7 +200,7 @@ impl Acquirer {
         ours: Epoch,
         wait: &mut Wait,
         attempt: &mut Option<Acquire>,
-    ) -> Result<Step, Stop> {
+    ) -> Result<AttemptOutcome, AcquireFailure> {
         let request = match attempt {
             // Its answer may have been lost: the same nonce finds out.
             Some(request) => *request,
@@ -213,7 +213,7 @@ impl Acquirer {
                     return self.superseded(partition, assignment, ours, &record);
                 }
                 match self.request(partition, assignment, &record, wait) {
-                    None => return Ok(Step::Again),
+                    None => return Ok(AttemptOutcome::Again),
                     Some(request) => *attempt.insert(request),
                 }
             }
@@ -225,13 +225,13 @@ impl Acquirer {
         match self.store.acquire(request).await {
             Ok(acquired) => {
                 self.highest.see(acquired.epoch);
-                Ok(Step::Acquired(Box::new(acquired)))
+                Ok(AttemptOutcome::Acquired(Box::new(acquired)))
             }
             Err(AcquireError::Store(error)) => Err(error.into()),
             // Somebody else has written the record: read it again.
             Err(AcquireError::Epoch { .. } | AcquireError::Assignment { .. }) => {
                 *attempt = None;
-                Ok(Step::Again)
+                Ok(AttemptOutcome::Again)
             }
         }
     }
@@ -243,10 +243,10 @@ impl Acquirer {
         assignment: Assignment,
         ours: Epoch,
         record: &OwnerRecord,
-    ) -> Result<Step, Stop> {
+    ) -> Result<AttemptOutcome, AcquireFailure> {
         match self.superseded {
-            Superseded::Wait => Ok(Step::Void),
-            Superseded::End => Err(Stop::Ended(BrokerError::Fenced {
+            Superseded::Wait => Ok(AttemptOutcome::Void),
+            Superseded::End => Err(AcquireFailure::Ended(BrokerError::Fenced {
                 partition,
                 stored: record.epoch,
                 ours,
@@ -340,8 +340,11 @@ mod tests {
         let topology = Topology { brokers: brokers.iter().map(entry).collect(), ..Topology::default() };
         let (_, seen) = watch::channel(Some(Arc::new(topology)));
         let store = Arc::new(MemoryStore::new(1));
-        let policy =
-            Policy { handover_timeout: Duration::from_secs(1), at_once: 8, superseded: Superseded::Wait };
+        let policy = AcquirePolicy {
+            handover_timeout: Duration::from_secs(1),
+            at_once: 8,
+            superseded: Superseded::Wait,
+        };
         Acquirer::new(store, "a:1", seen, policy, Arc::default(), Arc::default(), Arc::default())
     }
 
@@ -438,7 +441,8 @@ mod tests {
         let store = Arc::new(MemoryStore::new(1));
         let alone = |store: &Arc<MemoryStore>| {
             let (_, nobody) = watch::channel(None);
-            let policy = Policy { handover_timeout: Duration::ZERO, at_once: 8, superseded: Superseded::End };
+            let policy =
+                AcquirePolicy { handover_timeout: Duration::ZERO, at_once: 8, superseded: Superseded::End };
             Acquirer::new(
                 store.clone(),
                 "a:1",

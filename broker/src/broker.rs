@@ -17,11 +17,11 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 
-use crate::access::Access;
-use crate::clock::{Clock, keep};
+use crate::access::AccessControl;
+use crate::clock::{BrokerClock, keep};
 use crate::cluster::{
-    Answers, ClusterSetup, Identity, Joining, PeerEvent, Resources, SOFTWARE, set_up_alone, set_up_member,
-    who_answers,
+    AddressHolder, BrokerIdentity, ClusterSetup, Joining, PeerEvent, Resources, SOFTWARE, set_up_alone,
+    set_up_member, who_answers,
 };
 use crate::error::{BrokerError, StartError};
 use crate::frames::ReceiveBudget;
@@ -30,13 +30,13 @@ use crate::inbox::Gate;
 use crate::lanes::Lanes;
 use crate::limits::Limiter;
 use crate::listener::{bind, listen};
-use crate::metrics::{LastCount, Source};
+use crate::metrics::{LastCount, MetricsSource};
 use crate::options::BrokerOptions;
 use crate::outbox::Outboxes;
 use crate::reports;
 use crate::session::{SessionContext, welcome};
-use crate::shell::{Control, Parts, Shell};
-use crate::tasks::{End, wait};
+use crate::shell::{Control, Shell, ShellParts};
+use crate::tasks::{BrokerExit, wait};
 use crate::traces::Traces;
 use crate::wheel::Wheel;
 
@@ -100,7 +100,7 @@ async fn begin(
     store: Arc<dyn Store>,
 ) -> Result<(Broker, impl Future<Output = Result<(), StartError>>), StartError> {
     options.validate()?;
-    let access = Arc::new(Access::open(options.access.clone())?);
+    let access = Arc::new(AccessControl::open(options.access.clone())?);
     // First of all: a second broker started by mistake on the same address must not take the
     // partitions over.
     let addr = options.listen;
@@ -108,13 +108,13 @@ async fn begin(
     let socket = bind(addr).map_err(listen_error)?;
     let local = socket.local_addr().map_err(listen_error)?;
     let coordination = store.coordination();
-    let identity = Arc::new(Identity::random());
+    let identity = Arc::new(BrokerIdentity::random());
     if coordination.is_some() {
         options.check_shared()?;
         // This process does not listen yet, so an answer comes from another one.
         let (address, cluster) = (options.address(local)?, options.cluster.clone());
         let own = access.peer_credentials();
-        if who_answers(&address, &cluster, SOFTWARE, own, &identity).await == Answers::Another {
+        if who_answers(&address, &cluster, SOFTWARE, own, &identity).await == AddressHolder::Another {
             return Err(BrokerError::AddressTaken { address, cluster }.into());
         }
     }
@@ -164,7 +164,7 @@ fn assemble(
     let seed = if options.engine.seed == 0 { rand::random() } else { options.engine.seed };
     let traces = options.traces.is_some();
     let engine = EngineOptions { partitions, seed, address: own, traces, ..options.engine.clone() };
-    let shell = Shell::new(Parts {
+    let shell = Shell::new(ShellParts {
         engine: Engine::new(engine, clock.now()),
         clock: clock.clone(),
         wheel: Wheel::new(clock.clone()).map_err(StartError::Thread)?,
@@ -182,7 +182,7 @@ fn assemble(
     let (ended, end) = watch::channel(None);
     let abort = CancellationToken::new();
     let Resources { store, counters, access, local, .. } = resources;
-    let source = Source {
+    let source = MetricsSource {
         control: control.clone(),
         store: store.clone(),
         counters: counters.clone(),
@@ -225,7 +225,7 @@ fn assemble(
 fn session_context(
     options: &BrokerOptions,
     resources: &Resources,
-    clock: &Arc<Clock>,
+    clock: &Arc<BrokerClock>,
     gate: Gate,
     address: Option<String>,
     peers: Option<mpsc::Sender<PeerEvent>>,
@@ -282,8 +282,8 @@ pub struct Broker {
     local: SocketAddr,
     http: Option<SocketAddr>,
     control: mpsc::Sender<Control>,
-    end: End,
-    access: Arc<Access>,
+    end: BrokerExit,
+    access: Arc<AccessControl>,
     abort: CancellationToken,
 }
 

@@ -1,16 +1,16 @@
 //! The cluster clock of this process: readings of the store's clocks, carried on by the monotonic
 //! clock.
 //!
-//! Purpose: [`Clock`] hands out the present by both clocks and turns times of the cluster clock
-//! into instants to wait for; [`keep`] feeds it with a round of readings every second, and reports
-//! steps, suspensions and doubt.
+//! Purpose: [`BrokerClock`] hands out the present by both clocks and turns times of the cluster
+//! clock into instants to wait for; [`keep`] feeds it with a round of readings every second, and
+//! reports steps, suspensions and doubt.
 //! Invariant: the cluster clock never steps back. Every clock is read by itself: one that hangs
 //! costs its own reading only.
 //!
 //! Monotonic time is the runtime's, plus suspensions of this host, which the runtime's instants
-//! leave out. [`Clock::now`] looks for suspensions each time, so that no decision after one uses
-//! the time before it. A task that waits for an instant would wake up late by the suspension:
-//! [`Clock::moved`] makes it compute the instant again.
+//! leave out. [`BrokerClock::now`] looks for suspensions each time, so that no decision after one
+//! uses the time before it. A task that waits for an instant would wake up late by the suspension:
+//! [`BrokerClock::moved`] makes it compute the instant again.
 //!
 //! All is read and carried on in microseconds, and rounded down to a millisecond where it is handed
 //! out.
@@ -34,7 +34,7 @@ use tokio::time::{Instant, sleep};
 
 pub(crate) use self::keep::keep;
 pub use self::uptime::{HostClock, SystemClock};
-use self::uptime::{Moment, Uptime};
+use self::uptime::{Uptime, UptimeReading};
 
 /// How long after a first round without an answer the next one begins.
 const RETRY: Duration = Duration::from_millis(100);
@@ -46,7 +46,7 @@ const MOST_AHEAD_US: u64 = mtimer_types::limits::MAX_AHEAD_MS * 1_000;
 
 /// The present. Shared by the engine's task and the sessions.
 #[derive(Debug)]
-pub(crate) struct Clock {
+pub(crate) struct BrokerClock {
     uptime: Uptime,
     cluster: Mutex<Estimate>,
     /// Notified when cluster time has moved against the runtime's clock: instants that somebody waits for are then
@@ -61,7 +61,7 @@ struct Estimate {
     derived: i64,
 }
 
-impl Clock {
+impl BrokerClock {
     /// Starts from a first round of readings. Reads until a clock of the store has answered, if the
     /// store has any: the host's clock may be wrong by any amount.
     pub(crate) async fn start(host: Arc<dyn HostClock>, store: &dyn Store) -> Self {
@@ -140,7 +140,7 @@ impl Clock {
     }
 
     /// The estimate has moved, or this host was suspended.
-    fn notify_if_moved(&self, cluster: &mut Estimate, now: Moment) {
+    fn notify_if_moved(&self, cluster: &mut Estimate, now: UptimeReading) {
         let ahead = now.ahead(&cluster.clock);
         if ahead.abs_diff(cluster.derived) >= WORTH_IT_US {
             cluster.derived = ahead;

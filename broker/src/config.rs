@@ -16,7 +16,7 @@ mod units;
 pub use error::ConfigError;
 pub use list::{DestinationConfig, GroupLimitConfig, PartialConfig, SETTINGS, Setting};
 pub use resolve::{Config, RedisConfig, Replication, StoreConfig};
-pub use units::{Durability, InvalidValue, List, LogFormat, RedisUrl, SettingValue, Size, Span};
+pub use units::{CommaList, Durability, InvalidValue, LogFormat, RedisUrl, SettingValue, Size, Span};
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
 //! One connection, from its first byte to the welcome, and its session.
 //!
-//! Purpose: encrypts, reads the hello, and welcomes its sender if there is a place; whoever is
+//! Purpose: encrypts, reads the hello, and welcomes its sender if there is a slot; whoever is
 //! refused is told why, in clear text if it does not speak TLS.
 //! Not in here: what is in a hello (`handshake`), the session (`session`).
 
@@ -16,12 +16,12 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::access::Guard;
+use crate::connection_slots::ConnectionSlot;
 use crate::counters::ShellCounter;
 use crate::frames::FrameReader;
-use crate::handshake::{ReadError, Refusal, read_hello};
-use crate::limits::Connection;
+use crate::handshake::{ConnectionRefusal, ReadError, read_hello};
+use crate::limits::CountedConnection;
 use crate::outbox::Outbox;
-use crate::places::Place;
 use crate::session::{FAREWELL_TIMEOUT, Session, SessionContext, linger};
 use crate::writer::write_all;
 
@@ -31,18 +31,18 @@ pub(crate) async fn serve(
     peer: SocketAddr,
     session: SessionId,
     context: Arc<SessionContext>,
-    place: Place,
+    slot: ConnectionSlot,
 ) {
     let admitted = tokio::select! {
         admitted = admit(socket, peer, &context) => admitted,
-        () = place.evicted() => {
+        () = slot.evicted() => {
             context.counters.refuse(ShellCounter::ConnectionsRefused, peer, None);
-            tracing::debug!(%peer, "connection closed in its handshake: a newer one needs its place");
+            tracing::debug!(%peer, "connection closed in its handshake: a newer one needs its slot");
             return;
         }
     };
     let Some((welcomed, mut frames, mut write)) = admitted else { return };
-    drop(place);
+    drop(slot);
     context.identity.meet(welcomed.hello.client);
     frames.begin_session(MAX_FRAME, context.heartbeat_timeout, context.receiving_of(welcomed.hello.role));
     let software = &welcomed.hello.software;
@@ -104,7 +104,7 @@ async fn encrypt(
     socket: TcpStream,
     peer: SocketAddr,
     context: &SessionContext,
-) -> Option<(Stream, Option<Refusal>)> {
+) -> Option<(Stream, Option<ConnectionRefusal>)> {
     let accepting = context.access.accept(socket, ClientCertificate::Required, context.handshake_timeout);
     let accepted = tokio::select! {
         accepted = accepting => accepted,
@@ -115,7 +115,7 @@ async fn encrypt(
         Err(AcceptError::NotTls(socket)) => {
             let text = "this broker speaks TLS: give the client the authority that signed its certificate, \
                         as --tls-ca of the command line or ClientBuilder::tls";
-            let refusal = Refusal::protocol(ShellCounter::TlsRefused, text);
+            let refusal = ConnectionRefusal::protocol(ShellCounter::TlsRefused, text);
             Some((Stream::Plain(socket), Some(refusal)))
         }
         Err(AcceptError::Ended) => None,
@@ -131,13 +131,13 @@ async fn encrypt(
     }
 }
 
-/// A hello that was accepted, and the place among the sessions that goes with it.
+/// A hello that was accepted, and the slot among the sessions that goes with it.
 struct Welcomed {
     hello: Hello,
     guard: Option<Arc<Guard>>,
-    _place: OwnedSemaphorePermit,
-    /// Its place among the connections of its token.
-    _connection: Option<Connection>,
+    _slot: OwnedSemaphorePermit,
+    /// Its slot among the connections of its token.
+    _connection: Option<CountedConnection>,
 }
 
 async fn shake_hands(
@@ -148,41 +148,41 @@ async fn shake_hands(
     let (hello, guard) = tokio::select! {
         hello = timeout_at(deadline, read_hello(frames, &context.access)) => hello.map_err(|_| {
             let text = format!("no hello within {} ms", context.handshake_timeout.as_millis());
-            ReadError::Refused(Refusal::protocol(ShellCounter::HandshakesTimedOut, text))
+            ReadError::Refused(ConnectionRefusal::protocol(ShellCounter::HandshakesTimedOut, text))
         })??,
         () = context.stopping.cancelled() => {
             let text = "the broker is stopping";
-            return Err(ReadError::Refused(Refusal::new(ShellCounter::SessionsRefused, ErrorCode::Stopping, text)));
+            return Err(ReadError::Refused(ConnectionRefusal::new(ShellCounter::SessionsRefused, ErrorCode::Stopping, text)));
         }
     };
     let connection = match &guard {
         Some(guard) if hello.role != Role::Broker => {
             let counted = context.limiter.connect(&guard.principal()).map_err(|why| {
                 let counter = ShellCounter::SessionsRefused;
-                ReadError::Refused(Refusal::new(counter, ErrorCode::LimitReached, why))
+                ReadError::Refused(ConnectionRefusal::new(counter, ErrorCode::LimitReached, why))
             });
             Some(counted?)
         }
         _ => None,
     };
-    let (places, whose, most) = match hello.role {
+    let (slots, whose, most) = match hello.role {
         Role::Client => (&context.sessions, "clients", context.max_sessions),
         Role::Broker => (&context.brokers, "other brokers", MAX_BROKERS),
         Role::Observer => (&context.observers, "observers", MAX_OBSERVERS),
     };
-    let place = places.clone().try_acquire_owned().map_err(|_| {
+    let slot = slots.clone().try_acquire_owned().map_err(|_| {
         let text = format!("all {most} sessions of this broker for {whose} are taken: try again later");
-        ReadError::Refused(Refusal::new(ShellCounter::SessionsRefused, ErrorCode::Overloaded, text))
+        ReadError::Refused(ConnectionRefusal::new(ShellCounter::SessionsRefused, ErrorCode::Overloaded, text))
     })?;
-    Ok(Welcomed { hello, guard, _place: place, _connection: connection })
+    Ok(Welcomed { hello, guard, _slot: slot, _connection: connection })
 }
 
-/// Tells a stranger why it is refused.
+/// Tells an unauthenticated client why it is refused.
 async fn refuse(
     frames: &mut FrameReader<ReadHalf>,
     write: &mut WriteHalf,
     context: &SessionContext,
-    refusal: Refusal,
+    refusal: ConnectionRefusal,
 ) {
     let outbox = Outbox::open(context.outbox_limit, &context.outboxes);
     outbox.close(Some(refusal.into()));

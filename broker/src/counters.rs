@@ -8,7 +8,7 @@ use mtimer_core::figures::Durations;
 use mtimer_types::Term;
 use parking_lot::Mutex;
 
-use crate::refused::Refused;
+use crate::refused::RefusalSummary;
 
 /// One number of the shell. All count up since start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,7 +16,7 @@ use crate::refused::Refused;
 pub(crate) enum ShellCounter {
     /// Connections taken from the listener.
     ConnectionsAccepted,
-    /// Connections closed before they were admitted: newer ones needed their places.
+    /// Connections closed before they were admitted: newer ones needed their slots.
     ConnectionsRefused,
     /// Sessions refused: too many of them.
     SessionsRefused,
@@ -137,10 +137,10 @@ const ALL: &[(ShellCounter, &str)] = &[
 
 /// The shell's counters, shared by its tasks.
 #[derive(Debug)]
-pub(crate) struct Counters {
+pub(crate) struct ShellCounters {
     shell: [AtomicU64; ALL.len()],
     /// The cluster node's, as last noted; none without a cluster.
-    node: Mutex<Node>,
+    node: Mutex<NodeCounters>,
     /// Owned partitions whose store did not answer when the cluster's task last looked.
     unreachable: AtomicUsize,
     /// See [`Self::note_credentials`].
@@ -150,10 +150,10 @@ pub(crate) struct Counters {
     /// What the reports saw at their last look; none before the first.
     troubles: Mutex<Vec<(&'static str, u64)>>,
     /// Who was refused since the reports last looked.
-    refused: Mutex<Refused>,
+    refused: Mutex<RefusalSummary>,
 }
 
-impl Default for Counters {
+impl Default for ShellCounters {
     fn default() -> Self {
         Self {
             shell: std::array::from_fn(|_| AtomicU64::new(0)),
@@ -170,7 +170,7 @@ impl Default for Counters {
 
 /// What is noted of the cluster node.
 #[derive(Clone, Debug, Default)]
-struct Node {
+struct NodeCounters {
     counters: Vec<(&'static str, u64)>,
     leads: bool,
     term: u64,
@@ -205,7 +205,7 @@ impl ShellFigures {
     }
 }
 
-impl Counters {
+impl ShellCounters {
     pub(crate) fn add(&self, counter: ShellCounter, n: u64) {
         self.shell[counter as usize].fetch_add(n, Ordering::Relaxed);
     }
@@ -223,7 +223,7 @@ impl Counters {
     }
 
     /// Returns who was refused since the last call.
-    pub(crate) fn take_refused(&self) -> Refused {
+    pub(crate) fn take_refused(&self) -> RefusalSummary {
         std::mem::take(&mut self.refused.lock())
     }
 
@@ -275,7 +275,7 @@ impl Counters {
 
     /// Reads everything.
     pub(crate) fn read(&self) -> ShellFigures {
-        let Node { counters, leads, term } = self.node.lock().clone();
+        let NodeCounters { counters, leads, term } = self.node.lock().clone();
         let Handovers { acquired, released } = *self.handovers.lock();
         let shell = std::array::from_fn(|i| self.shell[i].load(Ordering::Relaxed));
         ShellFigures {
@@ -314,7 +314,7 @@ mod tests {
         for (i, (counter, _)) in ALL.iter().enumerate() {
             assert_eq!(*counter as usize, i);
         }
-        let counters = Counters::default();
+        let counters = ShellCounters::default();
         counters.add(C::Alarms, 3);
         counters.note_node([("campaigns_total", 1)].into_iter(), false, Term(1));
         counters.note_node([("campaigns_total", 2)].into_iter(), true, Term(2));

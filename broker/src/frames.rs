@@ -39,7 +39,7 @@ pub(crate) const FREE_BYTES: usize = 8 * 1024;
 
 /// A frame's body, and what it is charged with.
 #[derive(Debug)]
-pub(crate) struct Frame {
+pub(crate) struct ReceivedFrame {
     pub(crate) body: BytesMut,
     _charge: Charge,
 }
@@ -142,7 +142,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     /// # Cancel safety
     ///
     /// Nothing of a frame is lost; the time that it may take begins again.
-    pub(crate) async fn next(&mut self) -> Result<Frame, FrameError> {
+    pub(crate) async fn next(&mut self) -> Result<ReceivedFrame, FrameError> {
         let frame = self.receive().await;
         if frame.is_err() {
             self.large = None;
@@ -150,22 +150,22 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         frame
     }
 
-    async fn receive(&mut self) -> Result<Frame, FrameError> {
-        let mut window = Window::begin(self.window);
+    async fn receive(&mut self) -> Result<ReceivedFrame, FrameError> {
+        let mut window = ProgressWindow::begin(self.window);
         loop {
             if let Some(frame) = self.take()? {
                 return Ok(frame);
             }
             if self.grow().await? {
                 // The client could not send meanwhile.
-                window = Window::begin(self.window);
+                window = ProgressWindow::begin(self.window);
             }
             let had = self.received();
             match self.read(&mut window).await? {
                 Some(0) if had == 0 => return Err(FrameError::Ended),
                 Some(0) => return Err(FrameError::Truncated),
                 // The first bytes of a frame begin its time.
-                Some(_) if had == 0 => window = Window::begin(self.window),
+                Some(_) if had == 0 => window = ProgressWindow::begin(self.window),
                 Some(bytes) => window.brought += bytes,
                 None => {}
             }
@@ -178,9 +178,9 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     }
 
     /// Takes a frame that is complete.
-    fn take(&mut self) -> Result<Option<Frame>, FrameError> {
+    fn take(&mut self) -> Result<Option<ReceivedFrame>, FrameError> {
         if let Some(large) = self.large.take_if(|large| large.body.len() == large.announced) {
-            return Ok(Some(Frame { body: large.body, _charge: large.charge }));
+            return Ok(Some(ReceivedFrame { body: large.body, _charge: large.charge }));
         }
         let Some(announced) = self.announced().filter(|_| self.large.is_none()) else { return Ok(None) };
         if announced > self.limit {
@@ -189,7 +189,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         if LENGTH_BYTES + announced <= self.buffer.len() {
             self.buffer.advance(LENGTH_BYTES);
             let body = self.buffer.split_to(announced);
-            return Ok(Some(Frame { body, _charge: Charge::default() }));
+            return Ok(Some(ReceivedFrame { body, _charge: Charge::default() }));
         }
         if LENGTH_BYTES + announced > FREE_BYTES {
             let mut body = BytesMut::with_capacity(FREE_BYTES);
@@ -238,7 +238,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     }
 
     /// Reads some bytes; `None` if none have come yet and the wait may go on.
-    async fn read(&mut self, window: &mut Window) -> Result<Option<usize>, FrameError> {
+    async fn read(&mut self, window: &mut ProgressWindow) -> Result<Option<usize>, FrameError> {
         let held = self.buffer.len();
         let evicted_at = self.large.as_ref().and_then(Large::evicted_at);
         let evicted = async {
@@ -269,7 +269,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             let (brought, of) = (window.brought, Announced(self.announced()));
             return Err(FrameError::Slow { brought, of, window: self.window, least });
         }
-        *window = Window::begin(self.window);
+        *window = ProgressWindow::begin(self.window);
         Ok(None)
     }
 }
@@ -289,12 +289,12 @@ pub(crate) fn least(window: Duration) -> usize {
 
 /// The time in which a frame has to bring something.
 #[derive(Debug)]
-struct Window {
+struct ProgressWindow {
     until: Instant,
     brought: usize,
 }
 
-impl Window {
+impl ProgressWindow {
     fn begin(length: Duration) -> Self {
         Self { until: Instant::now() + length, brought: 0 }
     }

@@ -10,7 +10,7 @@ use mtimer_types::limits::MAX_FRAME_BEFORE_AUTH;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::runtime::Runtime;
 
-use crate::access::Access;
+use crate::access::AccessControl;
 use crate::frames::{FrameError, FrameReader, ReceiveBudget};
 use crate::handshake::read_hello;
 
@@ -74,7 +74,7 @@ pub fn frames(stream: &[u8], lengths: &[usize], limit: usize, budget: usize) -> 
 /// Reads the first frame of a connection that sends `bytes` and ends. `None`: the connection is
 /// refused or has ended.
 pub fn hello(bytes: &[u8]) -> Option<Hello> {
-    let access = Arc::new(Access::everybody());
+    let access = Arc::new(AccessControl::everybody());
     let read = wait(read_hello(&mut reader(bytes, &[], MAX_FRAME_BEFORE_AUTH, 0), &access));
     read.ok().map(|(hello, _)| hello)
 }

@@ -1,8 +1,8 @@
-//! The handshake: a stranger becomes a session, or learns why not.
+//! The handshake: an unauthenticated client becomes a session, or learns why not.
 //!
 //! Purpose: the first frame, of 4 KiB at most, is a hello; magic, version and token are looked at
 //! in this order.
-//! Invariant: until the hello is accepted nothing about the stranger is kept and nothing reaches
+//! Invariant: until the hello is accepted nothing about the client is kept and nothing reaches
 //! the engine.
 //! Not in here: the deadline and the caps (the session's and the listener's).
 
@@ -12,9 +12,9 @@ use mtimer_access::Token;
 use mtimer_protocol::{ClientMessage, ErrorCode, Hello, MAGIC, VERSION, decode};
 use tokio::io::AsyncRead;
 
-use crate::access::{Access, Guard};
+use crate::access::{AccessControl, Guard};
 use crate::counters::ShellCounter;
-use crate::frames::{Frame, FrameError, FrameReader};
+use crate::frames::{FrameError, FrameReader, ReceivedFrame};
 
 /// Longest name of a client software, bytes.
 const MAX_SOFTWARE: usize = 128;
@@ -22,7 +22,7 @@ const MAX_SOFTWARE: usize = 128;
 /// Why a connection is refused or closed, and how it is counted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub(crate) struct Refusal {
+pub(crate) struct ConnectionRefusal {
     pub(crate) counter: ShellCounter,
     pub(crate) code: ErrorCode,
     pub(crate) message: String,
@@ -30,7 +30,7 @@ pub(crate) struct Refusal {
     pub(crate) token: Option<Box<str>>,
 }
 
-impl Refusal {
+impl ConnectionRefusal {
     pub(crate) fn new(counter: ShellCounter, code: ErrorCode, message: impl Into<String>) -> Self {
         Self { counter, code, message: message.into(), token: None }
     }
@@ -48,7 +48,7 @@ pub(crate) enum ReadError {
     /// The connection has ended in the middle of a frame, or failed; nobody is there to be told.
     Lost { truncated: bool, error: FrameError },
     /// What came is not allowed.
-    Refused(Refusal),
+    Refused(ConnectionRefusal),
 }
 
 impl From<FrameError> for ReadError {
@@ -62,33 +62,36 @@ impl From<FrameError> for ReadError {
             FrameError::Slow { .. } => (ShellCounter::FramesSlow, ErrorCode::Protocol),
             FrameError::Evicted { .. } => (ShellCounter::FramesEvicted, ErrorCode::Overloaded),
         };
-        Self::Refused(Refusal::new(counter, code, error.to_string()))
+        Self::Refused(ConnectionRefusal::new(counter, code, error.to_string()))
     }
 }
 
 /// Decodes the message of a frame.
-pub(crate) fn read_message(frame: &Frame) -> Result<ClientMessage, ReadError> {
+pub(crate) fn read_message(frame: &ReceivedFrame) -> Result<ClientMessage, ReadError> {
     decode(&frame.body).map_err(|error| {
-        ReadError::Refused(Refusal::protocol(ShellCounter::FramesMalformed, error.to_string()))
+        ReadError::Refused(ConnectionRefusal::protocol(ShellCounter::FramesMalformed, error.to_string()))
     })
 }
 
 /// Reads and checks the hello.
 pub(crate) async fn read_hello<R: AsyncRead + Unpin>(
     frames: &mut FrameReader<R>,
-    access: &Arc<Access>,
+    access: &Arc<AccessControl>,
 ) -> Result<(Hello, Option<Arc<Guard>>), ReadError> {
     let hello = match read_message(&frames.next().await?)? {
         ClientMessage::Hello(hello) => hello,
         _ => {
             let text = "the first message of a connection is a hello";
-            return Err(ReadError::Refused(Refusal::protocol(ShellCounter::HandshakesMalformed, text)));
+            return Err(ReadError::Refused(ConnectionRefusal::protocol(
+                ShellCounter::HandshakesMalformed,
+                text,
+            )));
         }
     };
     check(&hello).map_err(ReadError::Refused)?;
     let guard = access.authenticate(&hello).map_err(|why| {
-        let refusal = Refusal::new(ShellCounter::AuthRefused, ErrorCode::Unauthorized, why);
-        ReadError::Refused(Refusal { token: token_id(&hello.token), ..refusal })
+        let refusal = ConnectionRefusal::new(ShellCounter::AuthRefused, ErrorCode::Unauthorized, why);
+        ReadError::Refused(ConnectionRefusal { token: token_id(&hello.token), ..refusal })
     })?;
     Ok((hello, guard))
 }
@@ -98,25 +101,25 @@ pub(crate) fn token_id(token: &str) -> Option<Box<str>> {
     token.parse::<Token>().ok().map(|token| token.id().into())
 }
 
-fn check(hello: &Hello) -> Result<(), Refusal> {
+fn check(hello: &Hello) -> Result<(), ConnectionRefusal> {
     if hello.magic != MAGIC {
         let text =
             format!("the hello begins with {:#010x}, an mtimer client says {MAGIC:#010x}", hello.magic);
-        return Err(Refusal::protocol(ShellCounter::HandshakesMalformed, text));
+        return Err(ConnectionRefusal::protocol(ShellCounter::HandshakesMalformed, text));
     }
     if !(hello.min_version..=hello.max_version).contains(&VERSION) {
         let text = format!(
             "this broker speaks protocol version {VERSION}, the client speaks {} to {}: update the older one",
             hello.min_version, hello.max_version
         );
-        return Err(Refusal::new(ShellCounter::VersionRefused, ErrorCode::Version, text));
+        return Err(ConnectionRefusal::new(ShellCounter::VersionRefused, ErrorCode::Version, text));
     }
     if hello.software.len() > MAX_SOFTWARE {
         let text = format!(
             "the software's name has {} bytes, the limit is {MAX_SOFTWARE}: shorten it",
             hello.software.len()
         );
-        return Err(Refusal::new(ShellCounter::HandshakesMalformed, ErrorCode::Invalid, text));
+        return Err(ConnectionRefusal::new(ShellCounter::HandshakesMalformed, ErrorCode::Invalid, text));
     }
     Ok(())
 }

@@ -3,9 +3,9 @@
 //! Purpose: answers scrapes and probes from the moment at which the broker begins to acquire its
 //! partitions until the engine's task has ended.
 //! Invariant: one request on each connection, none longer than [`CONNECTION_WITHIN`]. A newcomer
-//! always gets a place: beyond [`CONNECTIONS`] the oldest connection is closed, unless it is a
-//! scrape, of which there are [`SCRAPES`] at most. So strangers hold up neither probes nor scrapes.
-//! Nothing here can change anything.
+//! always gets a slot: beyond [`CONNECTIONS`] the oldest connection is closed, unless it is a
+//! scrape, of which there are [`SCRAPES`] at most. So unauthenticated clients hold up neither
+//! probes nor scrapes. Nothing here can change anything.
 //! Not in here: what the answers say (`metrics`).
 
 use std::convert::Infallible;
@@ -27,14 +27,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 
-use crate::access::{Access, NoMetrics};
-use crate::counters::{Counters, ShellCounter};
+use crate::access::{AccessControl, NoMetrics};
+use crate::connection_slots::{ConnectionSlot, ConnectionSlots};
+use crate::counters::{ShellCounter, ShellCounters};
 use crate::error::{BrokerError, StartError};
 use crate::handshake::token_id;
 use crate::listener::bind;
-use crate::metrics::{Format, Source};
+use crate::metrics::{Format, MetricsSource};
 use crate::options::HttpListen;
-use crate::places::{Place, Places};
 use crate::tasks::Tasks;
 
 /// Where it listens unless told otherwise.
@@ -61,27 +61,27 @@ const BACKLOG: u32 = 256;
 const TEXT: &str = "text/plain; charset=utf-8";
 
 /// What is answered from; `None` while the broker starts.
-pub(crate) type Sources = watch::Receiver<Option<Arc<Source>>>;
+pub(crate) type Sources = watch::Receiver<Option<Arc<MetricsSource>>>;
 
 /// What serves HTTP: it is there before the partitions are.
 pub(crate) struct Web {
     tasks: Tasks,
-    sources: watch::Sender<Option<Arc<Source>>>,
+    sources: watch::Sender<Option<Arc<MetricsSource>>>,
     addr: Option<SocketAddr>,
 }
 
-/// What all connections have in common.
-struct Context {
+/// What all HTTP connections have in common.
+struct HttpContext {
     sources: Sources,
-    access: Arc<Access>,
-    counters: Arc<Counters>,
+    access: Arc<AccessControl>,
+    counters: Arc<ShellCounters>,
     scrapes: Arc<Semaphore>,
 }
 
 /// One connection, and what it takes up.
 struct Visit {
     peer: SocketAddr,
-    place: Place,
+    slot: ConnectionSlot,
     has_certificate: bool,
     /// Held until the answer is written.
     scrape: OnceLock<OwnedSemaphorePermit>,
@@ -91,13 +91,13 @@ impl Web {
     /// Listens where it is asked to, and answers that the broker starts.
     pub(crate) fn start(
         http: HttpListen,
-        access: &Arc<Access>,
-        counters: &Arc<Counters>,
+        access: &Arc<AccessControl>,
+        counters: &Arc<ShellCounters>,
     ) -> Result<Self, StartError> {
         let (sources, answered_from) = watch::channel(None);
         let scrapes = Arc::new(Semaphore::new(SCRAPES));
         let (access, counters) = (access.clone(), counters.clone());
-        let context = Context { sources: answered_from, access, counters, scrapes };
+        let context = HttpContext { sources: answered_from, access, counters, scrapes };
         let mut web = Self { tasks: Tasks::default(), sources, addr: None };
         match http {
             HttpListen::Off => {}
@@ -116,7 +116,7 @@ impl Web {
         Ok(web)
     }
 
-    fn listen(&mut self, addr: SocketAddr, context: Context) -> io::Result<()> {
+    fn listen(&mut self, addr: SocketAddr, context: HttpContext) -> io::Result<()> {
         let listener = bind(addr)?.listen(BACKLOG)?;
         let local = listener.local_addr()?;
         if !local.ip().is_loopback() && !context.access.protection().0.is_authenticated {
@@ -143,14 +143,14 @@ impl Web {
     }
 
     /// Its task, and where to put what is answered from.
-    pub(crate) fn into_parts(self) -> (Tasks, watch::Sender<Option<Arc<Source>>>) {
+    pub(crate) fn into_parts(self) -> (Tasks, watch::Sender<Option<Arc<MetricsSource>>>) {
         (self.tasks, self.sources)
     }
 }
 
 /// Serves until the engine's task has ended. Aborting it ends all connections at once.
-async fn serve(listener: TcpListener, context: Context) -> Result<(), BrokerError> {
-    let places = Places::new(CONNECTIONS, Duration::ZERO);
+async fn serve(listener: TcpListener, context: HttpContext) -> Result<(), BrokerError> {
+    let slots = ConnectionSlots::new(CONNECTIONS, Duration::ZERO);
     let mut connections = JoinSet::new();
     let mut end = std::pin::pin!(ended(context.sources.clone()));
     let context = Arc::new(context);
@@ -165,8 +165,8 @@ async fn serve(listener: TcpListener, context: Context) -> Result<(), BrokerErro
         };
         match accepted {
             Ok((socket, peer)) => {
-                if let Some(place) = places.take(peer.ip()) {
-                    connections.spawn(serve_one(socket, peer, context.clone(), place));
+                if let Some(slot) = slots.take(peer.ip()) {
+                    connections.spawn(serve_one(socket, peer, context.clone(), slot));
                 }
             }
             Err(error) => {
@@ -189,13 +189,13 @@ async fn ended(mut sources: Sources) {
     }
 }
 
-/// Serves a connection until it ends, or a newer one gets its place.
-async fn serve_one(socket: TcpStream, peer: SocketAddr, context: Arc<Context>, place: Place) {
+/// Serves a connection until it ends, or a newer one gets its slot.
+async fn serve_one(socket: TcpStream, peer: SocketAddr, context: Arc<HttpContext>, slot: ConnectionSlot) {
     // Probes have no certificates.
     let accepting = context.access.accept(socket, ClientCertificate::Optional, HEAD_WITHIN);
     let accepted = tokio::select! {
         accepted = accepting => accepted,
-        () = place.evicted() => return context.evicted(peer),
+        () = slot.evicted() => return context.evicted(peer),
     };
     let stream = match accepted {
         Ok(stream) => stream,
@@ -210,7 +210,7 @@ async fn serve_one(socket: TcpStream, peer: SocketAddr, context: Arc<Context>, p
         }
     };
     let has_certificate = stream.has_peer_certificate();
-    let visit = Visit { peer, place, has_certificate, scrape: OnceLock::new() };
+    let visit = Visit { peer, slot, has_certificate, scrape: OnceLock::new() };
     let connection = http1::Builder::new()
         .keep_alive(false)
         .timer(TokioTimer::new())
@@ -219,7 +219,7 @@ async fn serve_one(socket: TcpStream, peer: SocketAddr, context: Arc<Context>, p
         .serve_connection(TokioIo::new(stream), service_fn(|request| answer(request, &context, &visit)));
     let served = tokio::select! {
         served = timeout(CONNECTION_WITHIN, connection) => served,
-        () = visit.place.evicted() => return context.evicted(peer),
+        () = visit.slot.evicted() => return context.evicted(peer),
     };
     match served {
         Ok(Ok(())) => {}
@@ -234,16 +234,16 @@ async fn serve_one(socket: TcpStream, peer: SocketAddr, context: Arc<Context>, p
     }
 }
 
-impl Context {
+impl HttpContext {
     fn evicted(&self, peer: SocketAddr) {
         self.counters.refuse(ShellCounter::ConnectionsRefused, peer, None);
-        tracing::debug!(%peer, "an HTTP connection was closed: a newer one needs its place");
+        tracing::debug!(%peer, "an HTTP connection was closed: a newer one needs its slot");
     }
 }
 
 async fn answer(
     request: Request<Incoming>,
-    context: &Context,
+    context: &HttpContext,
     visit: &Visit,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let known = matches!(request.uri().path(), "/metrics" | "/healthz" | "/readyz");
@@ -265,7 +265,7 @@ async fn answer(
         }
         // Nobody closes the semaphore.
         if let Ok(turn) = context.scrapes.clone().acquire_owned().await {
-            visit.place.give_up();
+            visit.slot.give_up();
             _ = visit.scrape.set(turn);
         }
     }
@@ -303,14 +303,14 @@ fn bearer<T>(request: &Request<T>) -> &str {
 }
 
 /// Alive: the engine's loop answers.
-async fn health(source: &Source) -> Response<Full<Bytes>> {
+async fn health(source: &MetricsSource) -> Response<Full<Bytes>> {
     match source.unready().await {
         Ok(_) => text(StatusCode::OK, "ok\n"),
         Err(error) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")),
     }
 }
 
-async fn readiness(source: &Source) -> Response<Full<Bytes>> {
+async fn readiness(source: &MetricsSource) -> Response<Full<Bytes>> {
     let unready = source.unready().await.unwrap_or_else(|error| vec![error.to_string()]);
     match unready.is_empty() {
         true => text(StatusCode::OK, "ready\n"),
@@ -324,7 +324,7 @@ fn accepted<T>(request: &Request<T>) -> Format {
     Format::accepted(value.unwrap_or_default())
 }
 
-async fn scrape(source: &Source, format: Format) -> Response<Full<Bytes>> {
+async fn scrape(source: &MetricsSource, format: Format) -> Response<Full<Bytes>> {
     match source.scrape(format).await {
         Ok(body) => {
             let mut response = text(StatusCode::OK, body);

@@ -1,6 +1,6 @@
 //! The way from the sessions to the engine's task.
 //!
-//! Purpose: events with a ticket each. A ticket stands for the memory that a frame costs and, of a
+//! Purpose: events with a permit each. A permit stands for the memory that a frame costs and, of a
 //! request or query, for its operations; the engine's task keeps it until the answer has gone out.
 //! Invariant: a session has at most [`MAX_SESSION_INFLIGHT`] unanswered operations and
 //! [`MAX_SESSION_INGRESS`] bytes of them, all sessions together [`MAX_INGRESS`] bytes, counted
@@ -19,7 +19,7 @@ use crate::access::Guard;
 use crate::outbox::Outbox;
 
 /// Events that wait for the engine's task: enough to keep it busy; what they hold is bounded by the
-/// tickets.
+/// permits.
 pub(crate) const INBOX: usize = 1_024;
 /// What a query costs of a session's unanswered operations: 50 of them are enough for any display,
 /// and each may walk through a partition.
@@ -38,20 +38,20 @@ pub(crate) enum What {
     /// The first one: the handshake is done.
     Opened { client: u128, outbox: Arc<Outbox>, guard: Option<Arc<Guard>> },
     /// A message.
-    Message { event: SessionEvent, ticket: Ticket },
+    Message { event: SessionEvent, permit: IngressPermit },
     /// The last one.
     Closed,
 }
 
 /// What a message costs until it is answered. Dropping it gives that back.
 #[derive(Debug, Default)]
-pub(crate) struct Ticket {
+pub(crate) struct IngressPermit {
     ops: Option<OwnedSemaphorePermit>,
     session_bytes: Option<OwnedSemaphorePermit>,
     bytes: Option<OwnedSemaphorePermit>,
 }
 
-impl Ticket {
+impl IngressPermit {
     /// Gives back what is held beyond so many bytes.
     fn shrink(&mut self, bytes: usize) {
         for permit in [&mut self.session_bytes, &mut self.bytes].into_iter().flatten() {
@@ -64,7 +64,7 @@ impl Ticket {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EngineGone;
 
-/// Hands tickets and the inbox to sessions.
+/// Hands permits and the inbox to sessions.
 #[derive(Clone, Debug)]
 pub(crate) struct Gate {
     inbox: mpsc::Sender<FromSession>,
@@ -114,13 +114,13 @@ impl Ingress {
     }
 
     /// Waits for the budget of a frame of so many bytes and of what it may decode to.
-    pub(crate) async fn reserve(&self, frame: usize) -> Result<Ticket, EngineGone> {
+    pub(crate) async fn reserve(&self, frame: usize) -> Result<IngressPermit, EngineGone> {
         let bytes = frame + most_decoded(frame);
         // Asked for in the same order by everybody, and the engine gives back without asking: no
         // deadlock.
         let session_bytes = acquire(&self.bytes, bytes, MAX_SESSION_INGRESS).await?;
         let bytes = acquire(&self.gate.bytes, bytes, MAX_SESSION_INGRESS).await?;
-        Ok(Ticket { ops: None, session_bytes: Some(session_bytes), bytes: Some(bytes) })
+        Ok(IngressPermit { ops: None, session_bytes: Some(session_bytes), bytes: Some(bytes) })
     }
 
     /// Sends a message that came in a frame of so many bytes, once there are permits for its
@@ -129,16 +129,16 @@ impl Ingress {
         &self,
         event: SessionEvent,
         frame: usize,
-        mut ticket: Ticket,
+        mut permit: IngressPermit,
     ) -> Result<(), EngineGone> {
-        ticket.shrink(frame + decoded(&event));
+        permit.shrink(frame + decoded(&event));
         let ops = match &event {
             SessionEvent::Request(request) | SessionEvent::Screened { request, .. } => request.ops.len(),
             SessionEvent::Query { .. } => QUERY_OPS,
             _ => 0,
         };
-        ticket.ops = Some(acquire(&self.ops, ops, MAX_SESSION_INFLIGHT).await?);
-        self.send(What::Message { event, ticket }).await
+        permit.ops = Some(acquire(&self.ops, ops, MAX_SESSION_INFLIGHT).await?);
+        self.send(What::Message { event, permit }).await
     }
 }
 
@@ -262,8 +262,8 @@ mod tests {
 
     /// Sends a message that came in a frame of so many bytes.
     async fn send(ingress: &Ingress, event: SessionEvent, frame: usize) -> Result<(), EngineGone> {
-        let ticket = ingress.reserve(frame).await?;
-        ingress.send_message(event, frame, ticket).await
+        let permit = ingress.reserve(frame).await?;
+        ingress.send_message(event, frame, permit).await
     }
 
     #[tokio::test]
@@ -308,9 +308,9 @@ mod tests {
         let (gate, mut events) = Gate::new();
         let ingress = gate.ingress(SessionId(1));
         let held = || MAX_INGRESS - gate.bytes.available_permits();
-        let ticket = ingress.reserve(4_000).await.unwrap();
+        let permit = ingress.reserve(4_000).await.unwrap();
         assert_eq!(held(), 4_000 + MAX_BATCH * OP_BYTES);
-        ingress.send_message(request(10), 4_000, ticket).await.unwrap();
+        ingress.send_message(request(10), 4_000, permit).await.unwrap();
         assert_eq!(held(), 4_000 + 10 * OP_BYTES);
         drop(events.recv().await.unwrap());
         assert_eq!(held(), 0);

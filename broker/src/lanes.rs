@@ -26,7 +26,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use self::acquisitions::Acquisitions;
-use self::tally::Tally;
+use self::tally::LaneTally;
 pub(crate) use self::tally::{ENDS, LaneFigures};
 use crate::acquire::{Acquirer, Assignment};
 use crate::error::BrokerError;
@@ -55,13 +55,13 @@ struct Ownership {
 
 /// A call that is answered: what kind it was, and how long it took.
 type Took = (usize, Duration);
-type Answered = (PartitionId, Epoch, u64, CallAnswer);
+type LaneAnswer = (PartitionId, Epoch, u64, CallAnswer);
 type HealthChanged = (PartitionId, Epoch, Option<watch::Receiver<Health>>);
 
 /// All lanes of this broker.
 pub(crate) struct Lanes {
     owned: HashMap<PartitionId, Ownership>,
-    calls: FuturesUnordered<BoxFuture<'static, (Answered, Took)>>,
+    calls: FuturesUnordered<BoxFuture<'static, (LaneAnswer, Took)>>,
     health: FuturesUnordered<BoxFuture<'static, HealthChanged>>,
     acquisitions: Acquisitions,
     /// Partitions with an answer that is in order.
@@ -73,7 +73,7 @@ pub(crate) struct Lanes {
     /// Of the partitions whose store goes away: one line for those that go together.
     down_line: FirstLine,
     end_line: FirstLine,
-    tally: Tally,
+    tally: LaneTally,
 }
 
 impl Lanes {
@@ -88,7 +88,7 @@ impl Lanes {
             down_since: None,
             down_line: FirstLine::default(),
             end_line: FirstLine::default(),
-            tally: Tally::default(),
+            tally: LaneTally::default(),
         }
     }
 
@@ -221,7 +221,7 @@ impl Lanes {
         }
     }
 
-    fn note_answer(&mut self, (partition, epoch, number, answer): Answered) {
+    fn note_answer(&mut self, (partition, epoch, number, answer): LaneAnswer) {
         // An answer of an earlier ownership has nobody left to take it.
         let Some(ownership) = self.owned.get_mut(&partition).filter(|r| r.epoch == epoch) else {
             return;

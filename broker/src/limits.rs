@@ -23,7 +23,7 @@ use mtimer_types::limits::MAX_LIMITED;
 use mtimer_types::{Destination, Timer};
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::counters::{Counters, ShellCounter};
+use crate::counters::{ShellCounter, ShellCounters};
 
 /// Stands for every group that has no limits of its own.
 pub(crate) const EVERY_GROUP: &str = "*";
@@ -113,14 +113,14 @@ impl Usage {
 
 /// The last count of pending timers.
 #[derive(Debug, Default)]
-struct Pending {
+struct PendingCounts {
     number: u64,
     total: u64,
     groups: HashMap<Box<str>, u64>,
     destinations: HashMap<Destination, u64>,
 }
 
-impl Pending {
+impl PendingCounts {
     fn of_group(&self, group: &str) -> u64 {
         self.groups.get(group).copied().unwrap_or(0)
     }
@@ -135,7 +135,7 @@ impl Pending {
 struct UsageTable {
     tokens: HashMap<Arc<str>, Usage>,
     groups: HashMap<Box<str>, Usage>,
-    pending: Pending,
+    pending: PendingCounts,
     /// When idle tokens and groups were last looked for, monotonic ms.
     swept_ms: u64,
     /// Refusals since they were last logged.
@@ -147,7 +147,7 @@ struct UsageTable {
 pub(crate) struct Limiter {
     of_groups: BTreeMap<String, Limits>,
     preload_ms: u64,
-    counters: Arc<Counters>,
+    counters: Arc<ShellCounters>,
     /// Somebody has a limit of pending timers.
     wants_pending: AtomicBool,
     /// When pending timers are to be counted again, monotonic ms.
@@ -157,7 +157,11 @@ pub(crate) struct Limiter {
 
 impl Limiter {
     /// `of_groups`: the limits of groups by name, [`EVERY_GROUP`] among them.
-    pub(crate) fn new(of_groups: BTreeMap<String, Limits>, preload_ms: u64, counters: Arc<Counters>) -> Self {
+    pub(crate) fn new(
+        of_groups: BTreeMap<String, Limits>,
+        preload_ms: u64,
+        counters: Arc<ShellCounters>,
+    ) -> Self {
         let wants_pending = of_groups.values().any(|limits| limits.pending.is_some());
         Self {
             of_groups,
@@ -262,7 +266,7 @@ impl Limiter {
     }
 
     /// Lets a connection of a token in, or says why not.
-    pub(crate) fn connect(self: &Arc<Self>, who: &Principal) -> Result<Connection, String> {
+    pub(crate) fn connect(self: &Arc<Self>, who: &Principal) -> Result<CountedConnection, String> {
         let limits = who.limits();
         self.note_pending_limit(&limits);
         let mut state = self.state();
@@ -277,7 +281,7 @@ impl Limiter {
             return Err(why);
         }
         usage.connections += 1;
-        Ok(Connection { limiter: self.clone(), token: who.shared_id() })
+        Ok(CountedConnection { limiter: self.clone(), token: who.shared_id() })
     }
 
     fn note_pending_limit(&self, limits: &Limits) {
@@ -300,7 +304,7 @@ impl Limiter {
         counts: impl Iterator<Item = (&'a Destination, u64)>,
         now_ms: impl Fn() -> u64,
     ) {
-        let mut pending = Pending::default();
+        let mut pending = PendingCounts::default();
         for (dest, n) in counts.filter(|(_, n)| *n > 0) {
             pending.total += n;
             match pending.groups.get_mut(dest.group()) {
@@ -369,12 +373,12 @@ impl UsageTable {
 
 /// A connection that counts for its token until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct CountedConnection {
     limiter: Arc<Limiter>,
     token: Arc<str>,
 }
 
-impl Drop for Connection {
+impl Drop for CountedConnection {
     fn drop(&mut self) {
         let mut state = self.limiter.state();
         if let Some(usage) = state.tokens.get_mut(&self.token) {

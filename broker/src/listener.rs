@@ -2,8 +2,8 @@
 //!
 //! Purpose: every connection is a task of its own in one set, so that none outlives the broker and
 //! none fails unseen.
-//! Invariant: connections in their handshake have one of [`Places`] before a byte is read; sessions
-//! are capped when they are welcomed.
+//! Invariant: connections in their handshake have one of [`ConnectionSlots`] before a byte is read;
+//! sessions are capped when they are welcomed.
 //! Not in here: what a connection says.
 
 use std::io;
@@ -16,15 +16,15 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::{JoinError, JoinSet};
 
 use crate::connection::serve;
+use crate::connection_slots::ConnectionSlots;
 use crate::counters::ShellCounter;
 use crate::error::BrokerError;
-use crate::places::Places;
 use crate::session::SessionContext;
 
 /// Pause after an error of the listener, which usually means that the process has no file
 /// descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long a handshake keeps its place: most take milliseconds, also when thousands of clients
+/// How long a handshake keeps its slot: most take milliseconds, also when thousands of clients
 /// connect at once.
 const HANDSHAKE_KEPT: Duration = Duration::from_secs(1);
 
@@ -46,7 +46,7 @@ pub(crate) async fn listen(
     context: Arc<SessionContext>,
     max_handshakes: usize,
 ) -> Result<(), BrokerError> {
-    let handshakes = Places::new(max_handshakes, HANDSHAKE_KEPT);
+    let handshakes = ConnectionSlots::new(max_handshakes, HANDSHAKE_KEPT);
     let mut tasks = JoinSet::new();
     // 0 is the broker itself.
     let mut last = 0;
@@ -64,12 +64,12 @@ pub(crate) async fn listen(
             Ok((socket, peer)) => {
                 failing = false;
                 context.counters.count(ShellCounter::ConnectionsAccepted);
-                let Some(place) = handshakes.take(peer.ip()) else {
+                let Some(slot) = handshakes.take(peer.ip()) else {
                     context.counters.refuse(ShellCounter::ConnectionsRefused, peer, None);
                     continue;
                 };
                 last += 1;
-                tasks.spawn(serve(socket, peer, SessionId(last), context.clone(), place));
+                tasks.spawn(serve(socket, peer, SessionId(last), context.clone(), slot));
             }
             Err(error) => {
                 context.counters.count(ShellCounter::AcceptErrors);

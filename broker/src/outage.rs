@@ -7,7 +7,7 @@ use mtimer_store::StoreError;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::counters::{Counters, ShellCounter};
+use crate::counters::{ShellCounter, ShellCounters};
 
 /// First pause after a failure; it doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -20,7 +20,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 pub(crate) struct Outage(Mutex<Option<(StoreError, Instant)>>);
 
 impl Outage {
-    pub(crate) fn begin(&self, error: StoreError, counters: &Counters) {
+    pub(crate) fn begin(&self, error: StoreError, counters: &ShellCounters) {
         let mut why = self.0.lock();
         let since = why.as_ref().map(|(_, since)| *since);
         if since.is_none() {
@@ -43,9 +43,9 @@ impl Outage {
 }
 
 /// A pause that doubles.
-pub(crate) struct Backoff(Duration);
+pub(crate) struct OutageBackoff(Duration);
 
-impl Backoff {
+impl OutageBackoff {
     pub(crate) fn new() -> Self {
         Self(FIRST_PAUSE)
     }
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn an_outage_is_counted_once_and_says_its_latest_reason() {
-        let (outage, counters) = (Outage::default(), Counters::default());
+        let (outage, counters) = (Outage::default(), ShellCounters::default());
         for why in ["no route", "refused"] {
             outage.begin(StoreError::Unavailable(why.to_owned()), &counters);
         }
@@ -74,7 +74,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn pauses_double_up_to_the_longest() {
-        let mut backoff = Backoff::new();
+        let mut backoff = OutageBackoff::new();
         let mut pauses = Vec::new();
         for _ in 0..8 {
             let began = Instant::now();

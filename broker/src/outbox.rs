@@ -231,12 +231,12 @@ pub(crate) struct Outboxes {
     bytes: AtomicUsize,
     /// Those among them of sessions that are ending: they are free in a moment.
     ending: AtomicUsize,
-    open: Mutex<Open>,
+    open: Mutex<OpenOutboxes>,
 }
 
 /// The outboxes that there are, by number.
 #[derive(Debug, Default)]
-struct Open {
+struct OpenOutboxes {
     last: u64,
     outboxes: HashMap<u64, Weak<Outbox>>,
 }
@@ -322,7 +322,7 @@ impl Outboxes {
         self.bytes.load(Ordering::Relaxed).saturating_sub(ending)
     }
 
-    fn open(&self) -> MutexGuard<'_, Open> {
+    fn open(&self) -> MutexGuard<'_, OpenOutboxes> {
         // No code in here panics between two changes that belong together.
         self.open.lock()
     }

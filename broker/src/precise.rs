@@ -27,13 +27,13 @@ pub(crate) struct Precise {
 
 #[derive(Default)]
 struct Alarm {
-    request: Mutex<Request>,
+    request: Mutex<WakeRequest>,
     changed: Condvar,
     reached: Notify,
 }
 
 #[derive(Default)]
-struct Request {
+struct WakeRequest {
     /// When to wake the task.
     at: Option<std::time::Instant>,
     stop: bool,

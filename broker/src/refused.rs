@@ -12,7 +12,7 @@ const MAX_NAMED: usize = 10;
 
 /// What was refused since the last report.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Refused {
+pub(crate) struct RefusalSummary {
     /// How often, by the name of the counter.
     pub(crate) reasons: BTreeMap<&'static str, u64>,
     /// Whose connections and messages were refused.
@@ -28,7 +28,7 @@ pub(crate) struct Named<T> {
     there_are_more: bool,
 }
 
-impl Refused {
+impl RefusalSummary {
     /// Notes one refusal.
     pub(crate) fn note(&mut self, reason: &'static str, peer: IpAddr, token: Option<&str>) {
         *self.reasons.entry(reason).or_default() += 1;
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn a_few_peers_and_tokens_are_named_and_all_refusals_are_counted() {
-        let mut refused = Refused::default();
+        let mut refused = RefusalSummary::default();
         for n in 0..10_000_u32 {
             refused.note("auth_refused", IpAddr::from(n.to_be_bytes()), Some(&format!("{n:016x}")));
         }
@@ -83,7 +83,7 @@ mod tests {
             "{peers}"
         );
         assert_eq!(refused.tokens.names.len(), MAX_NAMED);
-        let mut few = Refused::default();
+        let mut few = RefusalSummary::default();
         few.note("tls_refused", "::1".parse().unwrap(), None);
         few.note("tls_refused", "::1".parse().unwrap(), None);
         assert_eq!((few.peers.to_string().as_str(), few.tokens.to_string().as_str()), ("::1", ""));

@@ -22,11 +22,11 @@ use mtimer_types::{Destination, Time};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, interval_at};
 
-use crate::counters::{Counters, ShellCounter};
+use crate::counters::{ShellCounter, ShellCounters};
 use crate::error::BrokerError;
 use crate::lanes::ENDS;
 use crate::limits::Limiter;
-use crate::refused::Refused;
+use crate::refused::RefusalSummary;
 use crate::shell::Control;
 
 /// How often the figures are looked at.
@@ -65,7 +65,7 @@ const WRONG: [&str; 8] = [
 
 /// One line of the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Report {
+enum LogReport {
     /// A destination's state is another one than at the last look.
     Destination { dest: Destination, state: DestinationHealth, backlog: Backlog, oldest_ms: u64 },
     /// So many more changed, and have no line.
@@ -84,8 +84,8 @@ enum Report {
     Lost(Vec<(&'static str, u64)>),
     /// What was refused because of a limit, by limit and whose it is.
     Limited(Vec<(String, u64)>),
-    /// Connections and messages of strangers, and of clients that lack a permission.
-    Strangers(Refused),
+    /// Connections and messages of unauthenticated clients, and of clients that lack a permission.
+    AccessRefused(RefusalSummary),
 }
 
 /// How a destination fares.
@@ -101,9 +101,9 @@ enum DestinationHealth {
     Failing,
 }
 
-/// Compares the figures of one look with those of the last.
+/// Derives log lines by comparing the figures of one look with those of the last.
 #[derive(Default)]
-struct Reporter {
+struct HealthReporter {
     tallies: Tallies,
     /// Rounds of readings in which the time was not known well enough, up to the last look.
     doubtful: u64,
@@ -125,8 +125,8 @@ struct Reporter {
     troubled: BTreeMap<Destination, DestinationHealth>,
 }
 
-impl Reporter {
-    fn look(&mut self, now: Time, figures: &Figures) -> Vec<Report> {
+impl HealthReporter {
+    fn look(&mut self, now: Time, figures: &Figures) -> Vec<LogReport> {
         let mut reports = self.destinations(now, &figures.top);
         let tallies = &figures.tallies;
         let died = grown(DEAD_REASONS.map(|(_, name)| name), &self.tallies.dead, &tallies.dead);
@@ -136,20 +136,20 @@ impl Reporter {
         self.timed_out = tallies.redeliveries[timeout].saturating_sub(self.tallies.redeliveries[timeout]);
         self.died = died.iter().map(|(_, n)| n).sum();
         if !died.is_empty() {
-            reports.push(Report::Died(died));
+            reports.push(LogReport::Died(died));
         }
         if self.timed_out > 0 {
-            reports.push(Report::TimedOut(self.timed_out));
+            reports.push(LogReport::TimedOut(self.timed_out));
         }
         if !refused.is_empty() {
-            reports.push(Report::Refused(refused));
+            reports.push(LogReport::Refused(refused));
         }
         self.tallies = tallies.clone();
         reports
     }
 
     /// What became of partitions since the last look. `replayed`, `ended`: counts since the start.
-    fn partitions(&mut self, now: Time, replayed: u64, ended: [u64; ENDS.len()]) -> Vec<Report> {
+    fn partitions(&mut self, now: Time, replayed: u64, ended: [u64; ENDS.len()]) -> Vec<LogReport> {
         let again = replayed.saturating_sub(std::mem::replace(&mut self.replayed, replayed));
         let lost = grown(ENDS, &std::mem::replace(&mut self.ended, ended), &ended);
         self.rolled_back.take_if(|(_, seen)| now.ms_since(*seen) > LOSS_SHOWN_MS);
@@ -158,14 +158,14 @@ impl Reporter {
             self.rolled_back = Some((before + more, now));
         }
         let lost: Vec<_> = lost.into_iter().filter(|(reason, _)| *reason != "released").collect();
-        let replayed = (again > 0).then_some(Report::Replayed(again));
-        let lost = (!lost.is_empty()).then_some(Report::Lost(lost));
+        let replayed = (again > 0).then_some(LogReport::Replayed(again));
+        let lost = (!lost.is_empty()).then_some(LogReport::Lost(lost));
         replayed.into_iter().chain(lost).collect()
     }
 
     /// Whether the store was slow since the last look. `calls`: what calls took since the start, by
     /// kind.
-    fn store(&mut self, calls: &[(&'static str, Durations)]) -> Option<Report> {
+    fn store(&mut self, calls: &[(&'static str, Durations)]) -> Option<LogReport> {
         let first_slow = BUCKETS_MS.partition_point(|bound| *bound <= SLOW_MS);
         let awaited = calls.iter().filter(|(kind, _)| AWAITED_CALLS.contains(kind));
         let (slow, all) = awaited.fold((0, 0), |(slow, all), (_, took)| {
@@ -175,7 +175,7 @@ impl Reporter {
         let (slow, calls) = (slow.saturating_sub(before.0), all.saturating_sub(before.1));
         let is_slow = slow >= SLOW_CALLS && slow * SLOW_SHARE >= calls;
         self.slow = if is_slow { slow } else { 0 };
-        is_slow.then_some(Report::SlowStore { slow, calls })
+        is_slow.then_some(LogReport::SlowStore { slow, calls })
     }
 
     /// What is wrong as of the last look, in numbers, by the names that `mtimer status` knows. 0 is
@@ -196,7 +196,7 @@ impl Reporter {
         ]
     }
 
-    fn destinations(&mut self, now: Time, top: &[(Destination, Backlog)]) -> Vec<Report> {
+    fn destinations(&mut self, now: Time, top: &[(Destination, Backlog)]) -> Vec<LogReport> {
         let before = std::mem::take(&mut self.troubled);
         let was = |dest: &Destination| before.get(dest).copied().unwrap_or(DestinationHealth::Served);
         let mut reports = Vec::new();
@@ -210,7 +210,12 @@ impl Reporter {
             // too.
             let still_fails = state == DestinationHealth::Served && backlog.failures >= FAILURES;
             if state != was(dest) && !still_fails {
-                reports.push(Report::Destination { dest: dest.clone(), state, backlog: *backlog, oldest_ms });
+                reports.push(LogReport::Destination {
+                    dest: dest.clone(),
+                    state,
+                    backlog: *backlog,
+                    oldest_ms,
+                });
             }
         }
         // A destination that is not looked at any more has no pending timers, or fewer than others.
@@ -218,7 +223,7 @@ impl Reporter {
         let gone = before.into_iter().filter(|(dest, state)| {
             *state != DestinationHealth::Failing && top.iter().all(|(other, _)| other != dest)
         });
-        reports.extend(gone.map(|(dest, _)| Report::Destination {
+        reports.extend(gone.map(|(dest, _)| LogReport::Destination {
             dest,
             state: DestinationHealth::Served,
             backlog: Backlog::default(),
@@ -227,7 +232,7 @@ impl Reporter {
         if reports.len() > MOST_LINES {
             let more = reports.len() - MOST_LINES;
             reports.truncate(MOST_LINES);
-            reports.push(Report::MoreDestinations(more));
+            reports.push(LogReport::MoreDestinations(more));
         }
         reports
     }
@@ -259,7 +264,7 @@ fn listed(counts: &[(impl fmt::Display, u64)]) -> String {
     counts.iter().map(|(name, n)| format!("{name} {n}")).collect::<Vec<_>>().join(", ")
 }
 
-impl Report {
+impl LogReport {
     fn log(&self) {
         let within_s = EVERY.as_secs();
         match self {
@@ -318,7 +323,7 @@ impl Report {
                 limits = listed(limits),
                 "schedules or connections were refused because a limit was reached"
             ),
-            Self::Strangers(Refused { reasons, peers, tokens }) => tracing::warn!(
+            Self::AccessRefused(RefusalSummary { reasons, peers, tokens }) => tracing::warn!(
                 within_s,
                 reasons = listed(&reasons.iter().map(|(name, n)| (*name, *n)).collect::<Vec<_>>()),
                 %peers,
@@ -333,10 +338,10 @@ impl Report {
 pub(crate) async fn run(
     control: mpsc::Sender<Control>,
     limiter: Arc<Limiter>,
-    counters: Arc<Counters>,
+    counters: Arc<ShellCounters>,
     store: Arc<dyn Store>,
 ) -> Result<(), BrokerError> {
-    let mut reporter = Reporter::default();
+    let mut reporter = HealthReporter::default();
     let mut looks = interval_at(Instant::now() + EVERY, EVERY);
     loop {
         tokio::select! {
@@ -348,20 +353,20 @@ pub(crate) async fn run(
             return Ok(());
         }
         let Ok(observed) = observed.await else { return Ok(()) };
-        reporter.look(observed.now, &observed.engine).iter().for_each(Report::log);
+        reporter.look(observed.now, &observed.engine).iter().for_each(LogReport::log);
         let replayed = store.counters().into_iter().find(|(name, _)| *name == LOG_REPLAYED_RECORDS);
         let replayed = replayed.map_or(0, |(_, records)| records);
-        reporter.partitions(observed.now, replayed, observed.lanes.ended).iter().for_each(Report::log);
-        reporter.store(&observed.lanes.calls).iter().for_each(Report::log);
+        reporter.partitions(observed.now, replayed, observed.lanes.ended).iter().for_each(LogReport::log);
+        reporter.store(&observed.lanes.calls).iter().for_each(LogReport::log);
         let doubtful = counters.read().get(ShellCounter::ClockDoubtful);
         counters.note_troubles(reporter.troubles(&observed.engine, doubtful));
         let limited = limiter.take_refused();
         if !limited.is_empty() {
-            Report::Limited(limited).log();
+            LogReport::Limited(limited).log();
         }
         let refused = counters.take_refused();
         if !refused.reasons.is_empty() {
-            Report::Strangers(refused).log();
+            LogReport::AccessRefused(refused).log();
         }
     }
 }

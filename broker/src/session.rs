@@ -20,13 +20,13 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::access::{Access, Guard};
-use crate::clock::Clock;
-use crate::cluster::{Identity, PeerEvent, PeerWhat, SOFTWARE};
-use crate::counters::{Counters, ShellCounter};
+use crate::access::{AccessControl, Guard};
+use crate::clock::BrokerClock;
+use crate::cluster::{BrokerIdentity, PeerEvent, PeerWhat, SOFTWARE};
+use crate::counters::{ShellCounter, ShellCounters};
 use crate::frames::{FrameReader, ReceiveBudget};
-use crate::handshake::{ReadError, Refusal, read_message};
-use crate::inbox::{EngineGone, ForCluster, Gate, Ingress, OutOfPlace, Sorted, Ticket, What, sort};
+use crate::handshake::{ConnectionRefusal, ReadError, read_message};
+use crate::inbox::{EngineGone, ForCluster, Gate, Ingress, IngressPermit, OutOfPlace, Sorted, What, sort};
 use crate::limits::Limiter;
 use crate::outbox::Outboxes;
 use crate::outbox::{Outbox, Overflow};
@@ -42,9 +42,9 @@ const LINGER_BYTES: u64 = 1024 * 1024;
 /// What all sessions have in common.
 pub(crate) struct SessionContext {
     pub(crate) gate: Gate,
-    pub(crate) clock: Arc<Clock>,
-    pub(crate) counters: Arc<Counters>,
-    pub(crate) access: Arc<Access>,
+    pub(crate) clock: Arc<BrokerClock>,
+    pub(crate) counters: Arc<ShellCounters>,
+    pub(crate) access: Arc<AccessControl>,
     pub(crate) limiter: Arc<Limiter>,
     /// Memory for frames that are being received, from other brokers and from everybody else.
     pub(crate) receiving: Arc<ReceiveBudget>,
@@ -53,7 +53,7 @@ pub(crate) struct SessionContext {
     pub(crate) outbox_limit: usize,
     pub(crate) sessions: Arc<Semaphore>,
     pub(crate) max_sessions: usize,
-    /// Places for other brokers, and for observers.
+    /// Slots for other brokers, and for observers.
     pub(crate) brokers: Arc<Semaphore>,
     pub(crate) observers: Arc<Semaphore>,
     pub(crate) heartbeat: Duration,
@@ -63,21 +63,21 @@ pub(crate) struct SessionContext {
     pub(crate) welcome: Welcome,
     /// The broker is stopping: nobody is welcomed any more.
     pub(crate) stopping: CancellationToken,
-    pub(crate) identity: Arc<Identity>,
+    pub(crate) identity: Arc<BrokerIdentity>,
     /// The way to the cluster's task, if there is a cluster.
     pub(crate) cluster: Option<mpsc::Sender<PeerEvent>>,
 }
 
 /// Why a session has ended.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum End {
+pub(crate) enum SessionEnd {
     #[error("closed by the client")]
     Client,
     /// Nobody is there to be told.
     #[error("lost: {0}")]
     Lost(String),
     #[error("closed by us: {0}")]
-    Refused(Refusal),
+    Refused(ConnectionRefusal),
     /// Everything was sent and the outbox is closed: the engine or the stopping broker wants it so.
     #[error("closed by us")]
     Closed,
@@ -88,7 +88,7 @@ pub(crate) enum End {
     EngineGone,
 }
 
-impl End {
+impl SessionEnd {
     /// Whether the outbox is flushed before the connection is closed. Not if all sessions together
     /// have too much waiting: the memory is needed at once.
     fn flushes_outbox(&self) -> bool {
@@ -123,7 +123,7 @@ impl Session<'_> {
         frames: &mut FrameReader<ReadHalf>,
         write: &mut WriteHalf,
         client: u128,
-    ) -> End {
+    ) -> SessionEnd {
         let context = self.context;
         let outbox = Outbox::open(context.outbox_limit, &context.outboxes);
         let ingress = context.gate.ingress(self.session);
@@ -144,15 +144,17 @@ impl Session<'_> {
                     self.wrote(wrote, &outbox)
                 }
                 over = outbox.overflowed() => self.overflowed(over),
-                () = ingress.engine_gone() => End::EngineGone,
+                () = ingress.engine_gone() => SessionEnd::EngineGone,
                 why = self.revoked() => {
-                    self.refused(Refusal::new(ShellCounter::SessionsRevoked, ErrorCode::Unauthorized, why))
+                    self.refused(ConnectionRefusal::new(ShellCounter::SessionsRevoked, ErrorCode::Unauthorized, why))
                 }
             };
             match &end {
-                End::Refused(refusal) => outbox.close(Some(refusal.clone().into())),
-                End::EngineGone => outbox.close(Some(stopping())),
-                End::Client | End::Lost(_) | End::Closed | End::Overflowed(_) => outbox.close(None),
+                SessionEnd::Refused(refusal) => outbox.close(Some(refusal.clone().into())),
+                SessionEnd::EngineGone => outbox.close(Some(stopping())),
+                SessionEnd::Client | SessionEnd::Lost(_) | SessionEnd::Closed | SessionEnd::Overflowed(_) => {
+                    outbox.close(None)
+                }
             }
             if !written && end.flushes_outbox() {
                 // A client whose connection takes nothing misses them.
@@ -165,7 +167,7 @@ impl Session<'_> {
         if let Some(cluster) = context.cluster.as_ref().filter(|_| peer) {
             let _ = cluster.send(PeerEvent { session: self.session, what: PeerWhat::Gone }).await;
         }
-        if matches!(end, End::Refused(_) | End::EngineGone | End::Closed) {
+        if matches!(end, SessionEnd::Refused(_) | SessionEnd::EngineGone | SessionEnd::Closed) {
             linger(frames, write).await;
         }
         end
@@ -178,7 +180,7 @@ impl Session<'_> {
         ingress: &Ingress,
         outbox: &Arc<Outbox>,
         peer: &mut bool,
-    ) -> End {
+    ) -> SessionEnd {
         let context = self.context;
         loop {
             // Only the wait for the client counts as silence, not that for the engine.
@@ -187,11 +189,11 @@ impl Session<'_> {
                 Err(error) => return self.unreadable(error.into()),
             };
             // What other brokers and observers send is small, and must not wait behind clients.
-            let ticket = match self.role {
+            let permit = match self.role {
                 Role::Client => ingress.reserve(frame.body.len()).await,
-                Role::Broker | Role::Observer => Ok(Ticket::default()),
+                Role::Broker | Role::Observer => Ok(IngressPermit::default()),
             };
-            let Ok(ticket) = ticket else { return End::EngineGone };
+            let Ok(permit) = permit else { return SessionEnd::EngineGone };
             let message = match read_message(&frame) {
                 Ok(message) => message,
                 Err(error) => return self.unreadable(error),
@@ -206,13 +208,13 @@ impl Session<'_> {
             let sent = match sort(message, self.role, context.cluster.is_some()) {
                 Ok(Sorted::ForEngine(SessionEvent::Request(request))) if !denied.is_empty() => {
                     let event = SessionEvent::Screened { request, denied };
-                    ingress.send_message(event, bytes, ticket).await
+                    ingress.send_message(event, bytes, permit).await
                 }
                 Ok(Sorted::ForCluster(what)) => {
                     *peer |= matches!(what, ForCluster::Request(_));
                     self.tell_cluster(what, outbox).await
                 }
-                Ok(Sorted::ForEngine(event)) => ingress.send_message(event, bytes, ticket).await,
+                Ok(Sorted::ForEngine(event)) => ingress.send_message(event, bytes, permit).await,
                 Ok(Sorted::Pong) => Ok(()),
                 Ok(Sorted::Ping(n)) => {
                     outbox.push(ServerMessage::Pong(n, context.clock.now().time));
@@ -220,11 +222,11 @@ impl Session<'_> {
                 }
                 Err(OutOfPlace(what)) => {
                     let text = format!("{what} is not allowed here");
-                    return self.refused(Refusal::protocol(ShellCounter::FramesOutOfPlace, text));
+                    return self.refused(ConnectionRefusal::protocol(ShellCounter::FramesOutOfPlace, text));
                 }
             };
             if sent.is_err() {
-                return End::EngineGone;
+                return SessionEnd::EngineGone;
             }
         }
     }
@@ -232,7 +234,7 @@ impl Session<'_> {
     /// Checks whether the session's token allows a message, and whether its schedules are within
     /// the limits. Returns the message and the operations of it that are refused, or `None` if it
     /// has been answered.
-    fn screen(&self, message: ClientMessage, outbox: &Outbox) -> Result<Option<Allowed>, End> {
+    fn screen(&self, message: ClientMessage, outbox: &Outbox) -> Result<Option<Allowed>, SessionEnd> {
         let Some((message, denied)) = self.screen_permissions(message, outbox)? else { return Ok(None) };
         let ClientMessage::Request(request) = &message else { return Ok(Some((message, denied))) };
         let (context, who) = (self.context, self.guard.as_ref().map(|guard| guard.principal()));
@@ -240,7 +242,11 @@ impl Session<'_> {
         Ok(Some((message, denied)))
     }
 
-    fn screen_permissions(&self, message: ClientMessage, outbox: &Outbox) -> Result<Option<Allowed>, End> {
+    fn screen_permissions(
+        &self,
+        message: ClientMessage,
+        outbox: &Outbox,
+    ) -> Result<Option<Allowed>, SessionEnd> {
         let Some(guard) = &self.guard else { return Ok(Some((message, Vec::new()))) };
         let principal = guard.principal();
         let screened = screen_message(&principal, message);
@@ -255,7 +261,8 @@ impl Session<'_> {
                 Ok(None)
             }
             Screened::Refused(why) => {
-                let refusal = Refusal::new(ShellCounter::FramesOutOfPlace, ErrorCode::Unauthorized, why);
+                let refusal =
+                    ConnectionRefusal::new(ShellCounter::FramesOutOfPlace, ErrorCode::Unauthorized, why);
                 Err(self.refused(refusal))
             }
         }
@@ -271,15 +278,15 @@ impl Session<'_> {
         cluster.send(PeerEvent { session: self.session, what }).await.map_err(|_| EngineGone)
     }
 
-    fn unreadable(&self, error: ReadError) -> End {
+    fn unreadable(&self, error: ReadError) -> SessionEnd {
         match error {
-            ReadError::Ended => End::Client,
+            ReadError::Ended => SessionEnd::Client,
             ReadError::Refused(refusal) => self.refused(refusal),
             ReadError::Lost { truncated, error } => {
                 if truncated {
                     self.context.counters.count(ShellCounter::FramesTruncated);
                 }
-                End::Lost(error.to_string())
+                SessionEnd::Lost(error.to_string())
             }
         }
     }
@@ -292,27 +299,27 @@ impl Session<'_> {
         }
     }
 
-    fn refused(&self, refusal: Refusal) -> End {
+    fn refused(&self, refusal: ConnectionRefusal) -> SessionEnd {
         self.context.counters.count(refusal.counter);
         tracing::info!(session = self.session.0, %refusal, "closing a session");
-        End::Refused(refusal)
+        SessionEnd::Refused(refusal)
     }
 
-    fn overflowed(&self, over: Overflow) -> End {
+    fn overflowed(&self, over: Overflow) -> SessionEnd {
         self.context.counters.count(ShellCounter::OutboxOverflows);
         tracing::info!(session = self.session.0, %over, "closing a session that does not read");
-        End::Overflowed(over)
+        SessionEnd::Overflowed(over)
     }
 
-    fn wrote(&self, wrote: Result<(), WriteError>, outbox: &Outbox) -> End {
+    fn wrote(&self, wrote: Result<(), WriteError>, outbox: &Outbox) -> SessionEnd {
         match wrote {
-            Ok(()) => outbox.why_overflowed().map_or(End::Closed, |over| self.overflowed(over)),
+            Ok(()) => outbox.why_overflowed().map_or(SessionEnd::Closed, |over| self.overflowed(over)),
             Err(error) => {
                 if let WriteError::Stalled { .. } = error {
                     self.context.counters.count(ShellCounter::WritesStalled);
                     tracing::info!(session = self.session.0, %error, "closing a session");
                 }
-                End::Lost(error.to_string())
+                SessionEnd::Lost(error.to_string())
             }
         }
     }
@@ -364,8 +371,8 @@ fn stopping() -> ServerMessage {
     ServerMessage::Refused { code: ErrorCode::Stopping, message: "the broker is stopping".to_owned() }
 }
 
-impl From<Refusal> for ServerMessage {
-    fn from(refusal: Refusal) -> Self {
+impl From<ConnectionRefusal> for ServerMessage {
+    fn from(refusal: ConnectionRefusal) -> Self {
         Self::Refused { code: refusal.code, message: refusal.message }
     }
 }

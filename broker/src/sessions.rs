@@ -1,8 +1,8 @@
 //! The sessions, as the engine's task sees them.
 //!
 //! Purpose: what is sent to a session goes into its outbox, screened by what its token may see.
-//! Invariant: a ticket of a request or a query is kept until the answer is sent, or the session is
-//! over.
+//! Invariant: the permit of a request or a query is kept until the answer is sent, or the session
+//! is over.
 //! Not in here: what is sent, and why ([`crate::shell`]); the connection ([`crate::session`]).
 
 use std::collections::HashMap;
@@ -12,29 +12,30 @@ use mtimer_core::{SessionEvent, SessionId};
 use mtimer_protocol::{ErrorCode, ServerMessage};
 
 use crate::access::Guard;
-use crate::inbox::Ticket;
+use crate::inbox::IngressPermit;
 use crate::outbox::Outbox;
 
 /// All sessions that are open.
 #[derive(Default)]
-pub(crate) struct Sessions(HashMap<SessionId, Entry>);
+pub(crate) struct Sessions(HashMap<SessionId, OpenSession>);
 
-struct Entry {
+/// A session that is open.
+struct OpenSession {
     outbox: Arc<Outbox>,
     /// What it may see; `None`: everything.
     guard: Option<Arc<Guard>>,
     /// Of requests and queries that are not answered. A client may use a number twice.
-    tickets: HashMap<Asked, Vec<Ticket>>,
+    permits: HashMap<CorrelationId, Vec<IngressPermit>>,
 }
 
-/// What a client waits for, by the number that it gave it.
+/// The number that a client gave to a request or a query, and that comes back in the answer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Asked {
+enum CorrelationId {
     Request(u64),
     Query(u64),
 }
 
-impl Asked {
+impl CorrelationId {
     /// What an event asks for.
     fn by(event: &SessionEvent) -> Option<Self> {
         match event {
@@ -69,7 +70,7 @@ impl Sessions {
 
     /// Adds a session.
     pub(crate) fn open(&mut self, session: SessionId, outbox: Arc<Outbox>, guard: Option<Arc<Guard>>) {
-        self.0.insert(session, Entry { outbox, guard, tickets: HashMap::new() });
+        self.0.insert(session, OpenSession { outbox, guard, permits: HashMap::new() });
     }
 
     /// Removes a session; whether it was there.
@@ -77,47 +78,47 @@ impl Sessions {
         self.0.remove(&session).is_some()
     }
 
-    /// Keeps the ticket of what a session has sent until it is answered; what needs no answer gives
+    /// Keeps the permit of what a session has sent until it is answered; what needs no answer gives
     /// it back at once. Whether the session is open.
-    pub(crate) fn keep(&mut self, session: SessionId, event: &SessionEvent, ticket: Ticket) -> bool {
-        let Some(entry) = self.0.get_mut(&session) else { return false };
-        if let Some(asked) = Asked::by(event) {
-            entry.tickets.entry(asked).or_default().push(ticket);
+    pub(crate) fn keep(&mut self, session: SessionId, event: &SessionEvent, permit: IngressPermit) -> bool {
+        let Some(open) = self.0.get_mut(&session) else { return false };
+        if let Some(id) = CorrelationId::by(event) {
+            open.permits.entry(id).or_default().push(permit);
         }
         true
     }
 
     /// Sends a message, unless the session is over.
     pub(crate) fn send(&mut self, session: SessionId, mut message: ServerMessage) {
-        let Some(entry) = self.0.get_mut(&session) else { return };
-        if let Some(asked) = Asked::answered_by(&message) {
-            entry.give_ticket_back(asked);
+        let Some(open) = self.0.get_mut(&session) else { return };
+        if let Some(id) = CorrelationId::answered_by(&message) {
+            open.give_permit_back(id);
         }
-        if let (Some(guard), ServerMessage::Answer { answer, .. }) = (&entry.guard, &mut message) {
+        if let (Some(guard), ServerMessage::Answer { answer, .. }) = (&open.guard, &mut message) {
             mtimer_access::screen(&guard.principal(), answer);
         }
-        entry.outbox.push(message);
+        open.outbox.push(message);
     }
 
     /// Closes a session that has broken the protocol, and says why. Whether it is open.
     pub(crate) fn close(&self, session: SessionId, why: String) -> bool {
-        let Some(entry) = self.0.get(&session) else { return false };
-        entry.outbox.close(Some(ServerMessage::Refused { code: ErrorCode::Protocol, message: why }));
+        let Some(open) = self.0.get(&session) else { return false };
+        open.outbox.close(Some(ServerMessage::Refused { code: ErrorCode::Protocol, message: why }));
         true
     }
 
     /// Closes all sessions, with a last message if there is one.
     pub(crate) fn close_all(&self, last: Option<&ServerMessage>) {
-        self.0.values().for_each(|entry| entry.outbox.close(last.cloned()));
+        self.0.values().for_each(|open| open.outbox.close(last.cloned()));
     }
 }
 
-impl Entry {
-    fn give_ticket_back(&mut self, asked: Asked) {
-        if let Some(tickets) = self.tickets.get_mut(&asked) {
-            tickets.pop();
-            if tickets.is_empty() {
-                self.tickets.remove(&asked);
+impl OpenSession {
+    fn give_permit_back(&mut self, id: CorrelationId) {
+        if let Some(permits) = self.permits.get_mut(&id) {
+            permits.pop();
+            if permits.is_empty() {
+                self.permits.remove(&id);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The engine's task: the one place where the engine is called.
 //!
-//! Purpose: a loop that waits for one [`Event`], hands it and whatever else is there to the engine,
-//! flushes once, and carries out the effects.
+//! Purpose: a loop that waits for one [`ShellEvent`], hands it and whatever else is there to the
+//! engine, flushes once, and carries out the effects.
 //! Invariant: between two waits everything is synchronous; nothing here waits for a client or for
 //! the store, and one round takes a bounded amount of work, so that alarms are not late because of
 //! it.
@@ -24,9 +24,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::Clock;
+use crate::clock::BrokerClock;
 use crate::cluster::{Membership, Order};
-use crate::counters::{Counters, ShellCounter};
+use crate::counters::{ShellCounter, ShellCounters};
 use crate::deaths::DeathLog;
 use crate::error::BrokerError;
 use crate::inbox::{FromSession, What};
@@ -34,7 +34,7 @@ use crate::lanes::{LaneEvent, Lanes};
 use crate::limits::Limiter;
 use crate::observed::Observed;
 use crate::sessions::Sessions;
-use crate::stopping::Phase;
+use crate::stopping::StopPhase;
 use crate::traces::Traces;
 use crate::wheel::Wheel;
 
@@ -68,8 +68,8 @@ pub(crate) enum Control {
     Unready(oneshot::Sender<Vec<String>>),
 }
 
-/// What can happen.
-enum Event {
+/// What the shell's loop waits for.
+enum ShellEvent {
     /// Time has come: an alarm, a timeout of the engine, or the deadline of a phase of the stop.
     Time,
     Lane(LaneEvent),
@@ -82,11 +82,11 @@ enum Event {
 /// The engine and everything that it is wired to.
 pub(crate) struct Shell {
     engine: Engine,
-    clock: Arc<Clock>,
+    clock: Arc<BrokerClock>,
     wheel: Wheel,
     lanes: Lanes,
     store: Arc<dyn Store>,
-    counters: Arc<Counters>,
+    counters: Arc<ShellCounters>,
     limiter: Arc<Limiter>,
     inbox: mpsc::Receiver<FromSession>,
     control: mpsc::Receiver<Control>,
@@ -97,7 +97,7 @@ pub(crate) struct Shell {
     /// Who waits for what the store holds.
     stored_for: Vec<oneshot::Sender<Census>>,
     effects: Vec<Effect>,
-    phase: Phase,
+    phase: StopPhase,
     drain_timeout: Duration,
     stopping: CancellationToken,
     membership: Membership,
@@ -117,13 +117,13 @@ pub(crate) struct Shell {
 }
 
 /// What a shell is made of.
-pub(crate) struct Parts {
+pub(crate) struct ShellParts {
     pub(crate) engine: Engine,
-    pub(crate) clock: Arc<Clock>,
+    pub(crate) clock: Arc<BrokerClock>,
     pub(crate) wheel: Wheel,
     pub(crate) lanes: Lanes,
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) counters: Arc<Counters>,
+    pub(crate) counters: Arc<ShellCounters>,
     pub(crate) limiter: Arc<Limiter>,
     pub(crate) inbox: mpsc::Receiver<FromSession>,
     pub(crate) control: mpsc::Receiver<Control>,
@@ -135,9 +135,9 @@ pub(crate) struct Parts {
 }
 
 impl Shell {
-    pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { engine, clock, wheel, lanes, store, counters, inbox, .. } = parts;
-        let Parts { control, drain_timeout, stopping, membership, limiter, traces, .. } = parts;
+    pub(crate) fn new(parts: ShellParts) -> Self {
+        let ShellParts { engine, clock, wheel, lanes, store, counters, inbox, .. } = parts;
+        let ShellParts { control, drain_timeout, stopping, membership, limiter, traces, .. } = parts;
         let announced_offset = clock.offset_us();
         Self {
             engine,
@@ -154,7 +154,7 @@ impl Shell {
             last_question: 0,
             stored_for: Vec::new(),
             effects: Vec::new(),
-            phase: Phase::Serving,
+            phase: StopPhase::Serving,
             drain_timeout,
             stopping,
             membership,
@@ -188,7 +188,7 @@ impl Shell {
 
     async fn serve(&mut self) -> Result<(), BrokerError> {
         self.tick_and_flush();
-        while self.phase != Phase::Released {
+        while self.phase != StopPhase::Released {
             let event = self.next().await;
             self.take(event)?;
             self.take_what_is_there()?;
@@ -199,7 +199,7 @@ impl Shell {
     }
 
     /// Waits for the next event.
-    async fn next(&mut self) -> Event {
+    async fn next(&mut self) -> ShellEvent {
         // Something the engine wants at a time that has passed is done at once, but not more often
         // than every ms.
         let now = self.clock.now().mono_ms;
@@ -210,28 +210,28 @@ impl Shell {
         tokio::select! {
             // What is rare comes first; of the others, more is taken after every event anyway.
             biased;
-            () = self.wheel.due() => Event::Time,
-            () = self.clock.moved() => Event::ClockMoved,
-            Some(control) = self.control.recv() => Event::Control(control),
-            Some(order) = self.membership.orders.recv() => Event::Order(order),
-            () = sleep_until(first.unwrap_or_else(Instant::now)), if first.is_some() => Event::Time,
-            event = self.lanes.next() => Event::Lane(event),
-            Some(event) = self.inbox.recv() => Event::Session(event),
+            () = self.wheel.due() => ShellEvent::Time,
+            () = self.clock.moved() => ShellEvent::ClockMoved,
+            Some(control) = self.control.recv() => ShellEvent::Control(control),
+            Some(order) = self.membership.orders.recv() => ShellEvent::Order(order),
+            () = sleep_until(first.unwrap_or_else(Instant::now)), if first.is_some() => ShellEvent::Time,
+            event = self.lanes.next() => ShellEvent::Lane(event),
+            Some(event) = self.inbox.recv() => ShellEvent::Session(event),
         }
     }
 
-    fn take(&mut self, event: Event) -> Result<(), BrokerError> {
+    fn take(&mut self, event: ShellEvent) -> Result<(), BrokerError> {
         match event {
-            Event::Time => {}
-            Event::Lane(event) => self.take_lane_event(event)?,
-            Event::Control(control) => self.take_control(control),
-            Event::ClockMoved => {
+            ShellEvent::Time => {}
+            ShellEvent::Lane(event) => self.take_lane_event(event)?,
+            ShellEvent::Control(control) => self.take_control(control),
+            ShellEvent::ClockMoved => {
                 self.wheel.rederive();
                 // Time that was left out may hold timers that are not in memory.
                 self.handle(Input::Tick);
             }
-            Event::Order(order) => self.take_order(order)?,
-            Event::Session(event) => {
+            ShellEvent::Order(order) => self.take_order(order)?,
+            ShellEvent::Session(event) => {
                 self.take_from_session(event);
             }
         }
@@ -285,7 +285,7 @@ impl Shell {
             LaneEvent::Health(partition, health) => self.handle(Input::Health { partition, health }),
             // Too late for a partition that is to be given up: the next owner acquires it from the
             // store.
-            LaneEvent::Acquired(..) if matches!(self.phase, Phase::Releasing { .. }) => {}
+            LaneEvent::Acquired(..) if matches!(self.phase, StopPhase::Releasing { .. }) => {}
             LaneEvent::Acquired(partition, acquired) => self.begin(partition, acquired),
             LaneEvent::Ended(error) => return Err(error),
         }
@@ -341,8 +341,8 @@ impl Shell {
                 }
                 1
             }
-            What::Message { event, ticket } => {
-                if !self.sessions.keep(session, &event, ticket) {
+            What::Message { event, permit } => {
+                if !self.sessions.keep(session, &event, permit) {
                     return 1;
                 }
                 let work = match &event {
@@ -419,7 +419,7 @@ impl Shell {
             Effect::Call(partition, call) => self.lanes.call(partition, call),
             Effect::Alarm(time) => self.wheel.arm(time),
             Effect::LaneEnded(partition, error) => {
-                self.lanes.end(partition, &error, self.phase != Phase::Serving);
+                self.lanes.end(partition, &error, self.phase != StopPhase::Serving);
                 if let Some(since) = self.giving_up.remove(&partition) {
                     self.counters.released_after(since.elapsed());
                 }
@@ -427,7 +427,7 @@ impl Shell {
                 let now = self.clock.now().time;
                 self.traces.iter_mut().for_each(|traces| traces.lost(partition, now));
             }
-            Effect::Released => self.phase = Phase::Released,
+            Effect::Released => self.phase = StopPhase::Released,
         }
     }
 

@@ -1,6 +1,6 @@
 //! How far a graceful stop has come.
 //!
-//! A decision without I/O: [`Phase::next`] says what follows. Not in here: doing it
+//! A decision without I/O: [`StopPhase::next`] says what follows. Not in here: doing it
 //! ([`crate::shell`]).
 
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub(crate) const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Where the broker is between serving and having stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Phase {
+pub(crate) enum StopPhase {
     Serving,
     /// In a cluster: others get the partitions.
     Leaving {
@@ -34,7 +34,7 @@ pub(crate) enum Phase {
 
 /// What follows a phase.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Step {
+pub(crate) enum StopStep {
     /// Accept no more work. Nobody has taken the partitions over in time.
     Drain,
     /// Give the partitions up; so many deliveries are without an outcome.
@@ -43,7 +43,7 @@ pub(crate) enum Step {
     End,
 }
 
-impl Phase {
+impl StopPhase {
     /// Deadline of this phase.
     pub(crate) const fn until(self) -> Option<Instant> {
         match self {
@@ -53,12 +53,12 @@ impl Phase {
     }
 
     /// What is to be done now, with so many deliveries without an outcome.
-    pub(crate) fn next(self, now: Instant, unsettled: usize) -> Option<Step> {
+    pub(crate) fn next(self, now: Instant, unsettled: usize) -> Option<StopStep> {
         let is_late = self.until().is_some_and(|until| until <= now);
         match self {
-            Self::Leaving { .. } if is_late => Some(Step::Drain),
-            Self::Draining { .. } if is_late || unsettled == 0 => Some(Step::Release { unsettled }),
-            Self::Releasing { .. } if is_late => Some(Step::End),
+            Self::Leaving { .. } if is_late => Some(StopStep::Drain),
+            Self::Draining { .. } if is_late || unsettled == 0 => Some(StopStep::Release { unsettled }),
+            Self::Releasing { .. } if is_late => Some(StopStep::End),
             _ => None,
         }
     }
@@ -72,16 +72,16 @@ mod tests {
     fn a_phase_ends_when_its_work_is_done_or_its_time_is_over() {
         let (early, until) = (Instant::now(), Instant::now() + RELEASE_TIMEOUT);
         let cases = [
-            (Phase::Serving, None, None, None),
-            (Phase::Leaving { until }, None, None, Some(Step::Drain)),
+            (StopPhase::Serving, None, None, None),
+            (StopPhase::Leaving { until }, None, None, Some(StopStep::Drain)),
             (
-                Phase::Draining { until },
+                StopPhase::Draining { until },
                 None,
-                Some(Step::Release { unsettled: 0 }),
-                Some(Step::Release { unsettled: 2 }),
+                Some(StopStep::Release { unsettled: 0 }),
+                Some(StopStep::Release { unsettled: 2 }),
             ),
-            (Phase::Releasing { until }, None, None, Some(Step::End)),
-            (Phase::Released, None, None, None),
+            (StopPhase::Releasing { until }, None, None, Some(StopStep::End)),
+            (StopPhase::Released, None, None, None),
         ];
         for (phase, busy, idle, late) in cases {
             let steps = [phase.next(early, 2), phase.next(early, 0), phase.next(until, 2)];

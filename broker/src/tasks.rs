@@ -93,10 +93,10 @@ impl Tasks {
 }
 
 /// How a broker has ended, once it has.
-pub(crate) type End = watch::Receiver<Option<Result<(), BrokerError>>>;
+pub(crate) type BrokerExit = watch::Receiver<Option<Result<(), BrokerError>>>;
 
 /// Waits until the broker has ended.
-pub(crate) async fn wait(mut end: End) -> Result<(), BrokerError> {
+pub(crate) async fn wait(mut end: BrokerExit) -> Result<(), BrokerError> {
     let ended = end.wait_for(Option::is_some).await;
     match ended {
         Ok(end) => end.clone().unwrap_or(Ok(())),

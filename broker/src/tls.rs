@@ -14,7 +14,7 @@ use parking_lot::RwLock;
 
 /// Files for TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TlsOptions {
+pub struct BrokerTlsOptions {
     /// This broker's certificate and its chain, for its ports and for other brokers.
     pub certificate: PathBuf,
     /// The key of that certificate.
@@ -37,7 +37,7 @@ pub enum BrokerTlsError {
     Files(#[from] TlsError),
 }
 
-impl TlsOptions {
+impl BrokerTlsOptions {
     /// Returns all its files.
     pub(crate) fn files(&self) -> impl Iterator<Item = &PathBuf> {
         [&self.certificate, &self.key].into_iter().chain(&self.client_ca).chain(&self.ca)
@@ -62,16 +62,16 @@ impl TlsOptions {
 /// What the files say.
 #[derive(Debug)]
 pub(crate) struct BrokerTls {
-    options: TlsOptions,
+    options: BrokerTlsOptions,
     server: ServerTls,
     peers: RwLock<Option<ClientTls>>,
 }
 
 impl BrokerTls {
     /// Reads the files.
-    pub(crate) fn open(options: TlsOptions) -> Result<Self, BrokerTlsError> {
+    pub(crate) fn open(options: BrokerTlsOptions) -> Result<Self, BrokerTlsError> {
         options.check_key()?;
-        let TlsOptions { certificate, key, client_ca, .. } = options.clone();
+        let BrokerTlsOptions { certificate, key, client_ca, .. } = options.clone();
         let server = ServerTls::open(ServerFiles { certificate, key, client_ca })?;
         let peers = RwLock::new(options.peers()?);
         Ok(Self { options, server, peers })

@@ -98,7 +98,7 @@ const STATE_KEY: &str = "mtimer=";
 
 /// A delivery that was sent and whose outcome is not stored.
 #[derive(Debug)]
-struct Sent {
+struct SentDelivery {
     parent: TraceContext,
     dest: Option<Destination>,
     at: Time,
@@ -110,7 +110,7 @@ struct Sent {
 #[derive(Debug)]
 pub(crate) struct Traces {
     sink: Arc<dyn SpanSink>,
-    sent: HashMap<TimerId, Sent>,
+    sent: HashMap<TimerId, SentDelivery>,
     dests: HashMap<SessionId, HashMap<u32, Destination>>,
 }
 
@@ -162,7 +162,7 @@ impl Traces {
                 self.sink.record(TimerSpan { id, dest: dest.clone(), parent, begin, end: due, part });
             }
             if self.sent.len() < MAX_TRACED_DELIVERIES {
-                let before = self.sent.insert(id, Sent { parent, dest, at: now, epoch, attempt });
+                let before = self.sent.insert(id, SentDelivery { parent, dest, at: now, epoch, attempt });
                 self.end(id, before, DeliveryOutcome::Unknown, "".into(), now);
             }
         }
@@ -195,8 +195,15 @@ impl Traces {
         all.into_iter().for_each(|id| self.settled(id, None, now));
     }
 
-    fn end(&self, id: TimerId, sent: Option<Sent>, outcome: DeliveryOutcome, error: Box<str>, now: Time) {
-        let Some(Sent { parent, dest, at: begin, epoch, attempt }) = sent else { return };
+    fn end(
+        &self,
+        id: TimerId,
+        sent: Option<SentDelivery>,
+        outcome: DeliveryOutcome,
+        error: Box<str>,
+        now: Time,
+    ) {
+        let Some(SentDelivery { parent, dest, at: begin, epoch, attempt }) = sent else { return };
         let part = TimerPart::Delivery { epoch, attempt, outcome, error };
         self.sink.record(TimerSpan { id, dest, parent, begin, end: now.max(begin), part });
     }

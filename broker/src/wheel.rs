@@ -22,7 +22,7 @@ use mtimer_types::Time;
 use tokio::time::Instant;
 use tokio_util::time::{DelayQueue, delay_queue::Key};
 
-use crate::clock::Clock;
+use crate::clock::BrokerClock;
 use crate::precise::Precise;
 
 /// How long before its time an alarm leaves the queue: the queue's rounding (1 ms), the runtime's
@@ -33,7 +33,7 @@ const LONGEST: Duration = Duration::from_secs(86_400);
 
 /// All alarms of the broker.
 pub(crate) struct Wheel {
-    clock: Arc<Clock>,
+    clock: Arc<BrokerClock>,
     queue: DelayQueue<Time>,
     /// What is in the queue.
     far: HashMap<Time, Key>,
@@ -44,7 +44,7 @@ pub(crate) struct Wheel {
 
 impl Wheel {
     /// An empty wheel.
-    pub(crate) fn new(clock: Arc<Clock>) -> io::Result<Self> {
+    pub(crate) fn new(clock: Arc<BrokerClock>) -> io::Result<Self> {
         Ok(Self {
             clock,
             queue: DelayQueue::new(),
@@ -138,7 +138,7 @@ mod tests {
 
     const START: u64 = 1_000_000;
 
-    fn wheel() -> (Wheel, Arc<Clock>) {
+    fn wheel() -> (Wheel, Arc<BrokerClock>) {
         let clock = Arc::new(clock_at(START * 1_000));
         (Wheel::new(clock.clone()).unwrap(), clock)
     }

@@ -12,7 +12,7 @@ use mtimer_protocol::{EncodeError, ErrorCode, OpReply, QueryAnswer, ServerMessag
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, timeout_at};
 
-use crate::counters::{Counters, ShellCounter};
+use crate::counters::{ShellCounter, ShellCounters};
 use crate::frames::least;
 use crate::outbox::Outbox;
 
@@ -49,7 +49,7 @@ pub(crate) async fn write_all<W: AsyncWrite + Unpin>(
     socket: &mut W,
     outbox: &Outbox,
     pace: Pace,
-    counters: &Counters,
+    counters: &ShellCounters,
 ) -> Result<(), WriteError> {
     let mut buffer = Vec::new();
     let mut pings = 0;
@@ -109,7 +109,7 @@ async fn write_out<W: AsyncWrite + Unpin>(
 }
 
 /// Appends a message's frame, or frames if it fits no single one.
-fn put(buffer: &mut Vec<u8>, message: ServerMessage, counters: &Counters) -> Result<(), EncodeError> {
+fn put(buffer: &mut Vec<u8>, message: ServerMessage, counters: &ShellCounters) -> Result<(), EncodeError> {
     let too_large = match encode_frame(&message, buffer) {
         Ok(()) => return Ok(()),
         Err(error @ EncodeError::TooLarge { .. }) => error,
@@ -198,8 +198,8 @@ mod tests {
     }
 
     /// What a client reads when these messages are sent.
-    async fn over_the_wire(messages: Vec<ServerMessage>) -> (Vec<ServerMessage>, Counters) {
-        let counters = Counters::default();
+    async fn over_the_wire(messages: Vec<ServerMessage>) -> (Vec<ServerMessage>, ShellCounters) {
+        let counters = ShellCounters::default();
         let outbox = outbox();
         messages.into_iter().for_each(|m| outbox.push(m));
         outbox.close(None);
@@ -262,7 +262,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn silence_is_filled_with_heartbeats_and_a_full_pipe_is_noticed() {
-        let counters = Counters::default();
+        let counters = ShellCounters::default();
         let outbox = outbox();
         let (mut here, _there) = tokio::io::duplex(64);
         let pace = Pace { heartbeat: Duration::from_secs(5), stalled: Duration::from_secs(15) };
@@ -275,7 +275,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_takes_a_byte_now_and_then_is_noticed() {
-        let counters = Counters::default();
+        let counters = ShellCounters::default();
         let outbox = outbox();
         let deliveries = (0..100).map(|n| delivery(n, 64 * 1024)).collect();
         outbox.push(ServerMessage::Deliver { registration: 1, deliveries });

@@ -7,7 +7,7 @@ mod support;
 use std::path::Path;
 
 use mtimer_access::{Token, TokenEntry};
-use mtimer_broker::{AccessOptions, Broker, BrokerOptions, TlsOptions, start};
+use mtimer_broker::{AccessOptions, Broker, BrokerOptions, BrokerTlsOptions, start};
 use mtimer_protocol::{
     ClientMessage, ErrorCode, Hello, OpReply, Query, QueryAnswer, RequestOp, Role, ServerMessage,
 };
@@ -43,7 +43,7 @@ fn is_denied(reply: &OpReply, verb: &str, on: &str) -> bool {
 async fn a_broker_of_a_cluster_with_a_certificate_has_to_trust_the_others() {
     let authority = mtimer_tls::test_support::Authority::new();
     let issued = authority.issue("broker");
-    let tls = |ca| TlsOptions {
+    let tls = |ca| BrokerTlsOptions {
         certificate: issued.certificate.clone(),
         key: issued.key.clone(),
         client_ca: None,

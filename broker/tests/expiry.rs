@@ -8,7 +8,7 @@ mod support;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use mtimer_access::TokenEntry;
-use mtimer_broker::{AccessOptions, BrokerOptions, PeerToken, RedisCertificates, TlsOptions};
+use mtimer_broker::{AccessOptions, BrokerOptions, PeerToken, RedisCertificates, BrokerTlsOptions};
 use mtimer_tls::test_support::Authority;
 use support::http::{address, get_with, on_loopback, scrape};
 use support::tokens::{entry, token, tokens_of, write_tokens};
@@ -76,7 +76,7 @@ async fn a_certificate_that_has_expired_is_in_the_status() {
     let authority = Authority::new();
     let issued = authority.issue_expired("old");
     let (client_ca, ca) = (None, None);
-    let tls = TlsOptions { certificate: issued.certificate, key: issued.key, client_ca, ca };
+    let tls = BrokerTlsOptions { certificate: issued.certificate, key: issued.key, client_ca, ca };
     let access = AccessOptions { tls: Some(tls), ..AccessOptions::default() };
     let broker = broker(BrokerOptions { access, ..options() }).await;
     until_async("it is counted", async || count(&broker, "credentials_expiring").await == 1).await;

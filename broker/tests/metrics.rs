@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mtimer_broker::{
-    AccessOptions, Broker, BrokerOptions, DEFAULT_HTTP, HttpListen, StartError, TlsOptions, start,
+    AccessOptions, Broker, BrokerOptions, BrokerTlsOptions, DEFAULT_HTTP, HttpListen, StartError, start,
 };
 use mtimer_protocol::{ClientMessage, OpReply, Request, RequestOp, ServerMessage};
 use mtimer_store::{
@@ -505,7 +505,7 @@ async fn probes_are_answered_in_time_whoever_holds_connections_open() {
 async fn probes_over_tls_are_answered_in_time_whoever_begins_no_handshake() {
     let authority = Authority::new();
     let Issued { certificate, key } = authority.issue("broker");
-    let tls = TlsOptions { certificate, key, client_ca: None, ca: None };
+    let tls = BrokerTlsOptions { certificate, key, client_ca: None, ca: None };
     let access = AccessOptions { tls: Some(tls), ..AccessOptions::default() };
     let broker = broker_on(&MemoryStore::new(2), BrokerOptions { access, ..with_http() }).await;
     let at = address(&broker);

@@ -26,7 +26,7 @@ pub(super) type FileExpiries = [Option<Time>; CERTIFICATE_FILES.len()];
 
 /// When each certificate in the files of [`CERTIFICATE_FILES`] expires.
 #[derive(Clone, Default, PartialEq, Debug)]
-pub(super) struct Certificates([Vec<Time>; CERTIFICATE_FILES.len()]);
+pub(super) struct CertificateExpiries([Vec<Time>; CERTIFICATE_FILES.len()]);
 
 /// The files of [`CERTIFICATE_FILES`].
 pub(super) fn files(options: &AccessOptions) -> [Option<&PathBuf>; CERTIFICATE_FILES.len()] {
@@ -40,7 +40,7 @@ pub(super) fn files(options: &AccessOptions) -> [Option<&PathBuf>; CERTIFICATE_F
     ]
 }
 
-impl Certificates {
+impl CertificateExpiries {
     /// Reads the files again.
     pub(super) fn read(&mut self, options: &AccessOptions) {
         for (file, known) in files(options).into_iter().zip(&mut self.0) {
@@ -91,7 +91,7 @@ mod tests {
 
     use super::*;
     use crate::access::RedisCertificates;
-    use crate::tls::TlsOptions;
+    use crate::tls::BrokerTlsOptions;
 
     const NOW: Time = Time::from_ms(1_800_000_000_000);
     /// 2002-01-01: what the test authority's expired certificates have.
@@ -103,7 +103,7 @@ mod tests {
     fn each_file_counts_by_itself_and_one_that_is_damaged_as_before() {
         let authority = Authority::new();
         let (new, old) = (authority.issue("new"), authority.issue_expired("old"));
-        let tls = TlsOptions {
+        let tls = BrokerTlsOptions {
             certificate: new.certificate.clone(),
             key: new.key,
             client_ca: Some(old.certificate.clone()),
@@ -112,7 +112,7 @@ mod tests {
         let redis = RedisCertificates { certificate: Some(old.certificate), ca: None };
         let options = AccessOptions { tls: Some(tls), redis, ..AccessOptions::default() };
         let found = [Some(NEW), Some(OLD), None, Some(OLD), None];
-        let mut all = Certificates::default();
+        let mut all = CertificateExpiries::default();
         let mut read = |options| {
             all.read(options);
             all.expiries(NOW)
@@ -134,7 +134,7 @@ mod tests {
         std::fs::write(&new, both).unwrap();
         let redis = RedisCertificates { certificate: Some(new.clone()), ca: Some(new) };
         let options = AccessOptions { redis, ..AccessOptions::default() };
-        let mut all = Certificates::default();
+        let mut all = CertificateExpiries::default();
         all.read(&options);
         let [.., certificate, ca] = all.expiries(NOW);
         assert_eq!((certificate, ca), (Some(OLD), Some(NEW)));

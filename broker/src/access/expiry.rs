@@ -72,40 +72,40 @@ impl Expiries {
 /// Remembers what was logged.
 #[derive(Debug, Default)]
 pub(super) struct Reminder {
-    said: Said<CERTIFICATES>,
-    said_of_tokens: Said<2>,
+    certificates: LoggedExpiries<CERTIFICATES>,
+    tokens: LoggedExpiries<2>,
 }
 
 const CERTIFICATES: usize = CERTIFICATE_FILES.len();
 
-/// Which expiry of each was logged, and when.
+/// Which expiry of each credential was logged last, and when.
 #[derive(Debug)]
-struct Said<const N: usize>([Option<(Time, Time)>; N]);
+struct LoggedExpiries<const N: usize>([Option<(Time, Time)>; N]);
 
 impl Reminder {
     /// Returns what is to be logged now: each expiry once when it is soon, and once a day.
     fn due(&mut self, expiries: Expiries, now: Time) -> Expiries {
         let Expiries { certificates, peer_token, tokens } = expiries;
-        let [peer_token, tokens] = self.said_of_tokens.due([peer_token, tokens], now);
-        Expiries { certificates: self.said.due(certificates, now), peer_token, tokens }
+        let [peer_token, tokens] = self.tokens.due([peer_token, tokens], now);
+        Expiries { certificates: self.certificates.due(certificates, now), peer_token, tokens }
     }
 }
 
-impl<const N: usize> Said<N> {
+impl<const N: usize> LoggedExpiries<N> {
     fn due(&mut self, mut expiries: [Option<Time>; N], now: Time) -> [Option<Time>; N] {
-        for (expiry, said) in expiries.iter_mut().zip(&mut self.0) {
-            let was_said =
-                |at: Time| said.is_some_and(|(of, when)| of == at && now.ms_since(when) < REPEAT_MS);
-            *expiry = expiry.filter(|at| is_soon(*at, now) && !was_said(*at));
+        for (expiry, logged) in expiries.iter_mut().zip(&mut self.0) {
+            let was_logged =
+                |at: Time| logged.is_some_and(|(of, when)| of == at && now.ms_since(when) < REPEAT_MS);
+            *expiry = expiry.filter(|at| is_soon(*at, now) && !was_logged(*at));
             if let Some(at) = *expiry {
-                *said = Some((at, now));
+                *logged = Some((at, now));
             }
         }
         expiries
     }
 }
 
-impl<const N: usize> Default for Said<N> {
+impl<const N: usize> Default for LoggedExpiries<N> {
     fn default() -> Self {
         Self([None; N])
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use super::options::{AccessOptions, PeerToken};
-use crate::tls::TlsOptions;
+use crate::tls::BrokerTlsOptions;
 
 /// What is read from files, and read again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +81,7 @@ pub(super) fn stamps(options: &AccessOptions) -> Vec<Option<Stamp>> {
         PeerToken::File(path) => Some(path),
         PeerToken::None | PeerToken::Value(_) => None,
     };
-    let tls = options.tls.iter().flat_map(TlsOptions::files);
+    let tls = options.tls.iter().flat_map(BrokerTlsOptions::files);
     let redis = [&options.redis.certificate, &options.redis.ca].into_iter().flatten();
     options.tokens.iter().chain(peer).chain(tls).chain(redis).map(|path| stamp(path)).collect()
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use crate::exposure::Protection;
-use crate::tls::TlsOptions;
+use crate::tls::BrokerTlsOptions;
 
 /// What is asked of those who connect.
 #[derive(Clone, Debug, Default)]
@@ -14,7 +14,7 @@ pub struct AccessOptions {
     /// This broker's own token, for the other brokers of its cluster.
     pub peer_token: PeerToken,
     /// Files for TLS; without them nothing is encrypted.
-    pub tls: Option<TlsOptions>,
+    pub tls: Option<BrokerTlsOptions>,
     /// Certificates for Redis, to warn before they expire.
     pub redis: RedisCertificates,
     /// Whether to listen beyond this machine without TLS, or without tokens and clients'

@@ -43,10 +43,10 @@ impl TokensFile {
         fs::set_permissions(&self.path, PermissionsExt::from_mode(mode)).unwrap();
     }
 
-    fn access(&self, peer_token: PeerToken) -> Access {
+    fn access(&self, peer_token: PeerToken) -> AccessControl {
         let options =
             AccessOptions { tokens: Some(self.path.clone()), peer_token, ..AccessOptions::default() };
-        Access::open(options).unwrap()
+        AccessControl::open(options).unwrap()
     }
 }
 
@@ -54,11 +54,11 @@ fn token(n: u8) -> Token {
     Token::from_random([n; 8], [n; 32])
 }
 
-fn knows(access: &Access, n: u8) -> bool {
+fn knows(access: &AccessControl, n: u8) -> bool {
     access.may_scrape(&token(n).reveal(), false).is_ok()
 }
 
-fn is_stale(access: &Access) -> bool {
+fn is_stale(access: &AccessControl) -> bool {
     access.stale().contains(&("tokens", true))
 }
 

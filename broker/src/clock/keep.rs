@@ -8,22 +8,22 @@ use mtimer_store::Store;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-use super::Clock;
-use crate::counters::{Counters, ShellCounter};
+use super::BrokerClock;
+use crate::counters::{ShellCounter, ShellCounters};
 
 /// How often the clocks are read.
 const ROUND: Duration = Duration::from_secs(1);
 
 /// Reads the clocks every second until cancelled.
 pub(crate) async fn keep(
-    clock: Arc<Clock>,
+    clock: Arc<BrokerClock>,
     store: Arc<dyn Store>,
-    counters: Arc<Counters>,
+    counters: Arc<ShellCounters>,
     stop: CancellationToken,
 ) {
     let mut rounds = tokio::time::interval(ROUND);
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut reporter = Reporter { counters, doubt: None, host_is_off: false, suspended_us: 0 };
+    let mut reporter = ClockReporter { counters, doubt: None, host_is_off: false, suspended_us: 0 };
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
@@ -36,8 +36,8 @@ pub(crate) async fn keep(
 }
 
 /// Counts what rounds show, and logs what changes.
-struct Reporter {
-    counters: Arc<Counters>,
+struct ClockReporter {
+    counters: Arc<ShellCounters>,
     /// The doubt that was logged last.
     doubt: Option<Doubt>,
     host_is_off: bool,
@@ -45,7 +45,7 @@ struct Reporter {
     suspended_us: u64,
 }
 
-impl Reporter {
+impl ClockReporter {
     fn report(&mut self, readings: &[StoreReading], seen: &Observation) {
         let missed = readings.iter().filter(|r| r.reading.is_none()).count();
         self.counters.add(ShellCounter::ClockReadingsMissed, missed as u64);
@@ -125,9 +125,9 @@ mod tests {
 
     #[test]
     fn what_rounds_show_is_counted() {
-        let counters = Arc::new(Counters::default());
+        let counters = Arc::new(ShellCounters::default());
         let mut reporter =
-            Reporter { counters: counters.clone(), doubt: None, host_is_off: false, suspended_us: 0 };
+            ClockReporter { counters: counters.clone(), doubt: None, host_is_off: false, suspended_us: 0 };
         let silent = StoreReading { clock: "a".into(), reading: None };
         let quiet = Observation {
             decider: Decider::Store,

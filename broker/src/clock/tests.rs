@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use futures_util::FutureExt;
 
-use mtimer_core::clock::Reading;
+use mtimer_core::clock::ClockSample;
 use mtimer_store::StoreClock;
 
 use super::uptime::READING_TIMEOUT;
@@ -39,15 +39,15 @@ impl HostClock for Manual {
 }
 
 /// A clock that starts at this time.
-pub(crate) fn clock_at(us: u64) -> Clock {
-    Clock::from_readings(Uptime::new(Manual::at(us)), &[])
+pub(crate) fn clock_at(us: u64) -> BrokerClock {
+    BrokerClock::from_readings(Uptime::new(Manual::at(us)), &[])
 }
 
-impl Clock {
+impl BrokerClock {
     /// Observes that the clocks of the store say this.
     fn observe_store(&self, shown: &[u64]) -> Observation {
         let mono_us = self.uptime.now_us();
-        let reading = |us: &u64| Some(Reading { shown_us: *us, sent_us: mono_us, received_us: mono_us });
+        let reading = |us: &u64| Some(ClockSample { shown_us: *us, sent_us: mono_us, received_us: mono_us });
         let store: Vec<_> = shown
             .iter()
             .enumerate()
@@ -144,7 +144,7 @@ async fn a_clock_that_hangs_costs_its_own_reading_only() {
     let uptime = Uptime::new(Manual::at(0));
     let readings = uptime.read(Clocks(vec![None, Some(7), Some(8)]).list()).await;
     assert_eq!(Instant::now() - uptime.base, READING_TIMEOUT);
-    let at_once = |shown_us| Some(Reading { shown_us, sent_us: 0, received_us: 0 });
+    let at_once = |shown_us| Some(ClockSample { shown_us, sent_us: 0, received_us: 0 });
     let readings: Vec<_> = readings.into_iter().map(|r| r.reading).collect();
     assert_eq!(readings, [None, at_once(7), at_once(8)]);
 }
@@ -160,7 +160,7 @@ async fn brokers_whose_hosts_differ_agree() {
     for host in hosts {
         let uptime = Uptime::new(Manual::at(host));
         let readings = uptime.read(store()).await;
-        clocks.push(Clock::from_readings(uptime, &readings));
+        clocks.push(BrokerClock::from_readings(uptime, &readings));
     }
     for s in 0..30 {
         for clock in &clocks {
@@ -175,7 +175,7 @@ async fn brokers_whose_hosts_differ_agree() {
 #[tokio::test(start_paused = true)]
 async fn a_suspension_is_in_the_next_time_that_is_handed_out() {
     let host = Manual::at(1_000_000_000);
-    let clock = Clock::from_readings(Uptime::new(host.clone()), &[]);
+    let clock = BrokerClock::from_readings(Uptime::new(host.clone()), &[]);
     let due = Time::from_ms(1_000_000 + 3_600_000);
     assert_eq!(clock.instant_of(due) - Instant::now(), Duration::from_secs(3_600));
     host.suspend(3_599_000_000);
@@ -195,8 +195,8 @@ async fn a_suspension_is_in_the_next_time_that_is_handed_out() {
 async fn a_reading_that_spans_a_suspension_moves_nothing() {
     let host = Manual::at(0);
     let store = |us| StoreReading { clock: "a".into(), reading: Some(us) };
-    let known = Reading { shown_us: 1_000_000_000, sent_us: 0, received_us: 0 };
-    let clock = Clock::from_readings(Uptime::new(host.clone()), &[store(known)]);
+    let known = ClockSample { shown_us: 1_000_000_000, sent_us: 0, received_us: 0 };
+    let clock = BrokerClock::from_readings(Uptime::new(host.clone()), &[store(known)]);
     for shown_us in [1_000_000_000, 1_060_000_000] {
         let suspending = host.clone();
         let reading = async move {

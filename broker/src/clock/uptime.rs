@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::join_all;
 use mtimer_core::ClusterClock;
-use mtimer_core::clock::{Reading, StoreReading};
+use mtimer_core::clock::{ClockSample, StoreReading};
 use mtimer_store::StoreClock;
 use mtimer_suspension::{Suspensions, boottime_ahead_us};
 use parking_lot::Mutex;
@@ -53,7 +53,7 @@ pub(super) struct Uptime {
 
 /// A moment by the runtime's clock and by [`Uptime`].
 #[derive(Clone, Copy)]
-pub(super) struct Moment {
+pub(super) struct UptimeReading {
     pub(super) instant: Instant,
     pub(super) mono_us: u64,
     /// How much of `mono_us` this host was suspended for.
@@ -66,13 +66,13 @@ impl Uptime {
         Self { host, base: Instant::now(), suspensions }
     }
 
-    pub(super) fn now(&self) -> Moment {
+    pub(super) fn now(&self) -> UptimeReading {
         let mut suspensions = self.suspensions.lock();
         let suspended_us = suspensions.observe(self.host.boottime_ahead_us());
         let instant = Instant::now();
         let elapsed = instant.saturating_duration_since(self.base).as_micros();
         let mono_us = u64::try_from(elapsed).unwrap_or(u64::MAX).saturating_add(suspended_us);
-        Moment { instant, mono_us, suspended_us }
+        UptimeReading { instant, mono_us, suspended_us }
     }
 
     pub(super) fn now_us(&self) -> u64 {
@@ -81,10 +81,10 @@ impl Uptime {
 
     /// The host's clock. This thread may be held up while it reads: of a few tries the quickest
     /// counts.
-    pub(super) fn host_reading(&self) -> Reading {
+    pub(super) fn host_reading(&self) -> ClockSample {
         let one = |_| {
             let (sent_us, shown_us, received_us) = (self.now_us(), self.host.now_us(), self.now_us());
-            Reading { shown_us, sent_us, received_us }
+            ClockSample { shown_us, sent_us, received_us }
         };
         (0..16).map(one).min_by_key(|r| r.received_us - r.sent_us).unwrap_or_else(|| one(0))
     }
@@ -96,14 +96,14 @@ impl Uptime {
             // No answer is no reading: the store's health is watched and logged elsewhere.
             let shown = tokio::time::timeout(READING_TIMEOUT, reading).await.ok().and_then(Result::ok);
             let received_us = self.now_us();
-            let reading = shown.map(|shown_us| Reading { shown_us, sent_us, received_us });
+            let reading = shown.map(|shown_us| ClockSample { shown_us, sent_us, received_us });
             StoreReading { clock: name, reading }
         };
         join_all(clocks.into_iter().map(one)).await
     }
 }
 
-impl Moment {
+impl UptimeReading {
     /// Cluster time minus the runtime's, µs.
     pub(super) fn ahead(&self, clock: &ClusterClock) -> i64 {
         clock.offset_us().saturating_add_unsigned(self.suspended_us)

@@ -29,7 +29,7 @@ const WAITING: usize = 16;
 /// What comes from the leader and waits for the cluster's task.
 const COMING: usize = 64;
 
-/// What has happened on a link.
+/// What has happened on the connection to the leader.
 #[derive(Debug)]
 pub(crate) enum LinkEvent {
     Up,
@@ -37,14 +37,14 @@ pub(crate) enum LinkEvent {
     Down(String),
 }
 
-/// A link, from when it is asked for. Dropping it closes it.
-pub(crate) struct Link {
+/// The connection to a leader, from when it is asked for. Dropping it closes it.
+pub(crate) struct LeaderConnection {
     out: mpsc::Sender<PeerRequest>,
     events: mpsc::Receiver<LinkEvent>,
     _task: AbortOnDropHandle<()>,
 }
 
-impl Link {
+impl LeaderConnection {
     /// Begins to connect.
     pub(crate) fn open(address: String, software: &str, own: PeerCredentials) -> Self {
         let (out, waiting) = mpsc::channel(WAITING);
@@ -55,7 +55,7 @@ impl Link {
                 Ok((frames, _)) => carry(frames, waiting, &events).await,
                 Err(why) => why,
             };
-            // Nobody listens any more if the link was dropped.
+            // Nobody listens any more if the connection was dropped.
             let _ = events.send(LinkEvent::Down(format!("{address}: {why}"))).await;
         };
         Self { out, events: coming, _task: AbortOnDropHandle::new(tokio::spawn(task)) }

@@ -23,7 +23,7 @@ use mtimer_types::limits;
 
 pub(crate) use self::event::{Order, PeerEvent, PeerWhat};
 pub(crate) use self::start::{ClusterSetup, Joining, Membership, Resources, set_up_alone, set_up_member};
-pub(crate) use self::taken::{Answers, Identity, who_answers};
+pub(crate) use self::taken::{AddressHolder, BrokerIdentity, who_answers};
 
 /// Orders that may wait for the engine's task: every partition twice.
 const ORDERS: usize = 2 * limits::MAX_PARTITIONS as usize;

@@ -17,9 +17,9 @@ use tokio::time::{Instant, sleep_until};
 
 use super::board::Board;
 use super::event::Order;
-use crate::counters::Counters;
+use crate::counters::ShellCounters;
 use crate::error::BrokerError;
-use crate::outage::{Backoff, Outage};
+use crate::outage::{Outage, OutageBackoff};
 
 /// A partition that was owned for so long is acquired again at once.
 const STABLE: Duration = Duration::from_secs(60);
@@ -46,9 +46,9 @@ pub(crate) struct Solo {
 pub(crate) async fn raise_term(
     store: &dyn Store,
     outage: &Outage,
-    counters: &Counters,
+    counters: &ShellCounters,
 ) -> Result<Term, StoreError> {
-    let mut backoff = Backoff::new();
+    let mut backoff = OutageBackoff::new();
     let term = loop {
         match store.raise_term().await {
             Ok(term) => break term,

@@ -17,17 +17,17 @@ use tokio::time::{Instant, timeout_at};
 use super::board::Board;
 use super::event::{Order, PeerEvent};
 use super::solo::{Solo, raise_term};
-use super::taken::{Identity, claim};
-use super::task::{ClusterTask, Parts};
+use super::taken::{BrokerIdentity, claim};
+use super::task::{ClusterTask, ClusterTaskParts};
 use super::{ORDERS, PEER_EVENTS, SOFTWARE};
-use crate::access::Access;
-use crate::acquire::{Acquirer, HighestEpoch, Policy, Superseded};
-use crate::clock::Clock;
-use crate::counters::Counters;
+use crate::access::AccessControl;
+use crate::acquire::{AcquirePolicy, Acquirer, HighestEpoch, Superseded};
+use crate::clock::BrokerClock;
+use crate::counters::ShellCounters;
 use crate::error::{BrokerError, StartError};
 use crate::options::BrokerOptions;
 use crate::outage::Outage;
-use crate::tasks::{End, wait};
+use crate::tasks::{BrokerExit, wait};
 
 /// A partition whose place in the store its owner has not reached for so long, ms, goes to one that
 /// reaches it.
@@ -43,9 +43,9 @@ const ACQUIRE_AT_ONCE_ALONE: usize = 64;
 #[derive(Clone)]
 pub(crate) struct Resources {
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) counters: Arc<Counters>,
-    pub(crate) access: Arc<Access>,
-    pub(crate) identity: Arc<Identity>,
+    pub(crate) counters: Arc<ShellCounters>,
+    pub(crate) access: Arc<AccessControl>,
+    pub(crate) identity: Arc<BrokerIdentity>,
     /// Where it listens.
     pub(crate) local: SocketAddr,
 }
@@ -60,7 +60,7 @@ pub(crate) struct Membership {
 
 /// How a broker takes part in its cluster, which may be a cluster of one.
 pub(crate) struct ClusterSetup {
-    pub(crate) clock: Arc<Clock>,
+    pub(crate) clock: Arc<BrokerClock>,
     pub(crate) acquirer: Arc<Acquirer>,
     pub(crate) membership: Membership,
     pub(crate) joining: Joining,
@@ -95,7 +95,7 @@ pub(crate) async fn set_up_member(
     let (peers, peers_out) = mpsc::channel(PEER_EVENTS);
     let (topology, topology_out) = watch::channel(None);
     let (board, highest) = (Arc::new(Board::default()), Arc::new(HighestEpoch::default()));
-    let task = ClusterTask::new(Parts {
+    let task = ClusterTask::new(ClusterTaskParts {
         node: Node::new(node_options(options, &*store, &address), clock.now().mono_ms),
         address: address.clone(),
         store: coordination,
@@ -109,7 +109,7 @@ pub(crate) async fn set_up_member(
         software: SOFTWARE.to_owned(),
         access: access.clone(),
     });
-    let policy = Policy {
+    let policy = AcquirePolicy {
         handover_timeout: options.membership.handover_timeout,
         at_once: ACQUIRE_AT_ONCE,
         superseded: Superseded::Wait,
@@ -151,7 +151,7 @@ pub(crate) async fn set_up_alone(
     let (orders_in, orders) = mpsc::channel(ORDERS);
     let board = Arc::new(Board::default());
     let task = Solo::new(store.info().partitions, term, board.clone(), orders_in);
-    let policy = Policy {
+    let policy = AcquirePolicy {
         handover_timeout: Duration::ZERO,
         at_once: ACQUIRE_AT_ONCE_ALONE,
         superseded: Superseded::End,
@@ -175,7 +175,7 @@ impl Joining {
     /// Waits until the broker owns what it was first given.
     pub(crate) async fn wait(
         mut self,
-        end: End,
+        end: BrokerExit,
         startup_timeout: Option<Duration>,
     ) -> Result<(), StartError> {
         let done = async {
@@ -231,8 +231,8 @@ fn node_options(options: &BrokerOptions, store: &dyn Store, address: &str) -> No
 }
 
 /// Starts the clock, which waits for the store's.
-async fn start_clock(options: &BrokerOptions, store: &dyn Store) -> Result<Clock, StartError> {
-    Ok(Clock::start(options.host_clock.clone(), store).await)
+async fn start_clock(options: &BrokerOptions, store: &dyn Store) -> Result<BrokerClock, StartError> {
+    Ok(BrokerClock::start(options.host_clock.clone(), store).await)
 }
 
 /// Gives something up when `startup_timeout` has passed. `last`: why, for people.

@@ -17,19 +17,19 @@ use tokio::time::sleep;
 
 use super::event::Order;
 use super::link::connect;
-use crate::access::{Access, PeerCredentials};
+use crate::access::{AccessControl, PeerCredentials};
 
 /// How often it is looked who answers, until it is this broker.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// How a broker recognises itself: by a hello with a random number of its own.
 #[derive(Debug)]
-pub(crate) struct Identity {
+pub(crate) struct BrokerIdentity {
     client: u128,
     met: AtomicBool,
 }
 
-impl Identity {
+impl BrokerIdentity {
     pub(crate) fn random() -> Self {
         Self { client: rand::random(), met: AtomicBool::new(false) }
     }
@@ -44,7 +44,7 @@ impl Identity {
 
 /// Who answers at an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Answers {
+pub(crate) enum AddressHolder {
     /// No broker that advertises it.
     Nobody,
     This,
@@ -61,17 +61,17 @@ pub(crate) async fn who_answers(
     cluster: &str,
     software: &str,
     own: PeerCredentials,
-    identity: &Identity,
-) -> Answers {
-    // An observer's place: a broker whose places for clients or brokers are used up answers too.
+    identity: &BrokerIdentity,
+) -> AddressHolder {
+    // An observer's slot: a broker whose slots for clients or brokers are used up answers too.
     match connect(address, software.to_owned(), own, Role::Observer, identity.client).await {
         // It is met before it is welcomed.
-        Ok(_) if identity.met.load(Ordering::Acquire) => Answers::This,
-        Ok((_, welcome)) if is_same(&welcome, address, cluster) => Answers::Another,
-        Ok(_) => Answers::Nobody,
+        Ok(_) if identity.met.load(Ordering::Acquire) => AddressHolder::This,
+        Ok((_, welcome)) if is_same(&welcome, address, cluster) => AddressHolder::Another,
+        Ok(_) => AddressHolder::Nobody,
         Err(why) => {
             tracing::debug!(address, why, "no broker answers at the advertised address");
-            Answers::Nobody
+            AddressHolder::Nobody
         }
     }
 }
@@ -81,16 +81,16 @@ pub(crate) async fn claim(
     address: String,
     cluster: String,
     software: &str,
-    access: &Access,
-    identity: &Identity,
+    access: &AccessControl,
+    identity: &BrokerIdentity,
     orders: mpsc::Sender<Order>,
 ) {
     let look = async {
         loop {
             match who_answers(&address, &cluster, software, access.peer_credentials(), identity).await {
-                Answers::This => return,
-                Answers::Another => break,
-                Answers::Nobody => sleep(LOOK_EVERY).await,
+                AddressHolder::This => return,
+                AddressHolder::Another => break,
+                AddressHolder::Nobody => sleep(LOOK_EVERY).await,
             }
         }
         // If nobody takes it, the broker has ended already.

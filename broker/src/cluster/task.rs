@@ -17,11 +17,11 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::board::{Board, Posted};
 use super::change;
 use super::event::{Order, PeerEvent, PeerWhat};
-use super::link::{Link, LinkEvent};
-use crate::access::Access;
+use super::link::{LeaderConnection, LinkEvent};
+use crate::access::AccessControl;
 use crate::acquire::HighestEpoch;
-use crate::clock::Clock;
-use crate::counters::Counters;
+use crate::clock::BrokerClock;
+use crate::counters::ShellCounters;
 use crate::error::BrokerError;
 use crate::outbox::Outbox;
 
@@ -33,28 +33,28 @@ const LEASE_CALL: Duration = Duration::from_secs(2);
 const RESIGN: Duration = Duration::from_secs(1);
 
 /// What the task is made of.
-pub(crate) struct Parts {
+pub(crate) struct ClusterTaskParts {
     pub(crate) node: Node,
     /// This broker's address in the topology.
     pub(crate) address: String,
     pub(crate) store: Arc<dyn Coordination>,
-    pub(crate) clock: Arc<Clock>,
+    pub(crate) clock: Arc<BrokerClock>,
     pub(crate) board: Arc<Board>,
     pub(crate) orders: mpsc::Sender<Order>,
     pub(crate) peers: mpsc::Receiver<PeerEvent>,
     pub(crate) topology: watch::Sender<Option<Arc<Topology>>>,
     /// What acquisitions have to be above.
     pub(crate) highest: Arc<HighestEpoch>,
-    pub(crate) counters: Arc<Counters>,
+    pub(crate) counters: Arc<ShellCounters>,
     pub(crate) software: String,
     /// Has this broker's own token, for the leader.
-    pub(crate) access: Arc<Access>,
+    pub(crate) access: Arc<AccessControl>,
 }
 
 /// See the module.
 pub(crate) struct ClusterTask {
-    parts: Parts,
-    link: Option<Link>,
+    parts: ClusterTaskParts,
+    link: Option<LeaderConnection>,
     peers: HashMap<PeerId, Arc<Outbox>>,
     calls: FuturesUnordered<BoxFuture<'static, NodeInput>>,
     reaching: bool,
@@ -62,8 +62,8 @@ pub(crate) struct ClusterTask {
     posted: Posted,
 }
 
-/// What can happen.
-enum Event {
+/// What the cluster's task waits for.
+enum ClusterTaskEvent {
     Time,
     Node(NodeInput),
     Link(LinkEvent),
@@ -74,7 +74,7 @@ enum Event {
 }
 
 impl ClusterTask {
-    pub(crate) fn new(parts: Parts) -> Self {
+    pub(crate) fn new(parts: ClusterTaskParts) -> Self {
         Self {
             parts,
             link: None,
@@ -96,8 +96,8 @@ impl ClusterTask {
             let node = &self.parts.node;
             self.parts.counters.note_node(node.counters(), node.leads(), node.term());
             match self.next().await {
-                Event::Time => self.tell(NodeInput::Tick),
-                Event::Node(input) => {
+                ClusterTaskEvent::Time => self.tell(NodeInput::Tick),
+                ClusterTaskEvent::Node(input) => {
                     if let NodeInput::Unreachable(partitions) = &input {
                         self.reaching = false;
                         let owned = partitions.iter().filter(|p| self.posted.owned.contains_key(p)).count();
@@ -105,10 +105,10 @@ impl ClusterTask {
                     }
                     self.tell(input);
                 }
-                Event::Link(event) => self.take_from_link(event),
-                Event::Peer(event) => self.take_from_peer(event),
-                Event::Board => self.read_board(),
-                Event::End => break,
+                ClusterTaskEvent::Link(event) => self.take_from_link(event),
+                ClusterTaskEvent::Peer(event) => self.take_from_peer(event),
+                ClusterTaskEvent::Board => self.read_board(),
+                ClusterTaskEvent::End => break,
             }
         }
         if let Some(lease) = self.parts.node.lease() {
@@ -118,7 +118,7 @@ impl ClusterTask {
         Ok(())
     }
 
-    async fn next(&mut self) -> Event {
+    async fn next(&mut self) -> ClusterTaskEvent {
         let wake = self.parts.clock.instant_of_mono(self.parts.node.next_tick()).min(self.reach_at);
         let link = async {
             match &mut self.link {
@@ -127,12 +127,12 @@ impl ClusterTask {
             }
         };
         tokio::select! {
-            () = self.parts.orders.closed() => Event::End,
-            Some(input) = self.calls.next() => Event::Node(input),
-            event = link => Event::Link(event),
-            Some(event) = self.parts.peers.recv() => Event::Peer(event),
-            () = self.parts.board.changed() => Event::Board,
-            () = sleep_until(wake) => Event::Time,
+            () = self.parts.orders.closed() => ClusterTaskEvent::End,
+            Some(input) = self.calls.next() => ClusterTaskEvent::Node(input),
+            event = link => ClusterTaskEvent::Link(event),
+            Some(event) = self.parts.peers.recv() => ClusterTaskEvent::Peer(event),
+            () = self.parts.board.changed() => ClusterTaskEvent::Board,
+            () = sleep_until(wake) => ClusterTaskEvent::Time,
         }
     }
 
@@ -329,8 +329,8 @@ impl ClusterTask {
                 }
             }
             NodeEffect::Connect(address) => {
-                let Parts { software, access, .. } = &self.parts;
-                self.link = Some(Link::open(address, software, access.peer_credentials()));
+                let ClusterTaskParts { software, access, .. } = &self.parts;
+                self.link = Some(LeaderConnection::open(address, software, access.peer_credentials()));
             }
             NodeEffect::Disconnect => self.link = None,
             NodeEffect::ToLeader(request) => self.send_to_leader(request),

@@ -9,7 +9,7 @@ use mtimer_tls::check_private;
 use serde::{Deserialize, Serialize};
 
 use super::error::ConfigError;
-use super::units::{Durability, List, LogFormat, RedisUrl, SettingValue, Size, Span};
+use super::units::{CommaList, Durability, LogFormat, RedisUrl, SettingValue, Size, Span};
 use crate::access::PeerToken;
 
 /// One setting: what flags, variables and documents have to know of it.
@@ -152,7 +152,7 @@ settings! {
     cluster: String,
     /// Redis servers, or Sentinels, separated by commas; without any the store is embedded. `ps`
     /// shows flags: put an address with a password into the settings file or MTIMER_REDIS
-    redis: List<RedisUrl>,
+    redis: CommaList<RedisUrl>,
     /// PEM file of the authorities that sign the certificates of Redis; without it the system's
     redis_tls_ca: PathBuf,
     /// PEM file of the certificate to show to Redis, and its chain
@@ -182,7 +182,7 @@ settings! {
     /// How long a due timer waits for a client before it is set aside
     park_after: Span,
     /// Delays before attempt 2, 3, ..., separated by commas; empty: one attempt only
-    retry: List<Span>,
+    retry: CommaList<Span>,
     /// Random part that is added to a retry delay, in percent
     jitter_percent: u8,
     /// How long a handler may take if the timer does not say
@@ -242,7 +242,7 @@ pub struct DestinationConfig {
     /// App key.
     pub app: String,
     /// Delays before attempt 2, 3, ...
-    pub retry: List<Span>,
+    pub retry: CommaList<Span>,
 }
 
 /// Limits of a group at this broker.

@@ -14,11 +14,11 @@ use mtimer_types::{Destination, RetryTiers, limits};
 
 use super::error::ConfigError;
 use super::list::{GroupLimitConfig, PEER_TOKEN, PartialConfig};
-use super::units::{Durability, List, LogFormat, Size, Span};
+use super::units::{CommaList, Durability, LogFormat, Size, Span};
 use crate::access::{AccessOptions, PeerToken, RedisCertificates};
 use crate::limits::EVERY_GROUP;
 use crate::options::{BrokerOptions, ClusterOptions, HttpListen};
-use crate::tls::TlsOptions;
+use crate::tls::BrokerTlsOptions;
 
 /// Most replicas that a write can wait for.
 const MAX_REPLICAS: u32 = 16;
@@ -204,7 +204,7 @@ impl PartialConfig {
         Ok(AccessOptions { tokens: self.tokens.clone(), peer_token, tls: self.tls()?, redis, insecure })
     }
 
-    fn tls(&self) -> Result<Option<TlsOptions>, ConfigError> {
+    fn tls(&self) -> Result<Option<BrokerTlsOptions>, ConfigError> {
         let Self { tls_cert, tls_key, tls_client_ca, tls_ca, .. } = self;
         let wrong = |setting, file: &Path, what| {
             let message = format!("{} is given, but {what}", file.display());
@@ -225,7 +225,7 @@ impl PartialConfig {
                 file,
                 "not who signs the certificates of the cluster's other brokers: give tls-ca, too",
             ),
-            (Some(certificate), Some(key), client_ca, ca) => Ok(Some(TlsOptions {
+            (Some(certificate), Some(key), client_ca, ca) => Ok(Some(BrokerTlsOptions {
                 certificate: certificate.clone(),
                 key: key.clone(),
                 client_ca: client_ca.clone(),
@@ -394,7 +394,7 @@ impl PartialConfig {
     }
 }
 
-fn tiers(list: &List<Span>) -> RetryTiers {
+fn tiers(list: &CommaList<Span>) -> RetryTiers {
     RetryTiers(list.0.iter().map(|s| s.as_ms_u32()).collect())
 }
 

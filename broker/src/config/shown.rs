@@ -9,7 +9,7 @@ use mtimer_types::{Destination, RetryTiers};
 use super::error::ConfigError;
 use super::list::{DestinationConfig, GroupLimitConfig, PartialConfig};
 use super::resolve::{Config, RedisConfig, StoreConfig};
-use super::units::{Durability, List, RedisUrl, Size, Span};
+use super::units::{CommaList, Durability, RedisUrl, Size, Span};
 use crate::access::PeerToken;
 use crate::options::HttpListen;
 
@@ -130,7 +130,7 @@ impl StoreConfig {
             },
             Self::Redis(RedisConfig { urls, tls, replication, write_log_bytes, partitions }) => {
                 PartialConfig {
-                    redis: Some(List(urls.iter().map(|url| RedisUrl(without_password(url))).collect())),
+                    redis: Some(CommaList(urls.iter().map(|url| RedisUrl(without_password(url))).collect())),
                     redis_tls_ca: tls.authorities.clone(),
                     redis_tls_cert: tls.certificate.clone(),
                     redis_tls_key: tls.key.clone(),
@@ -157,6 +157,6 @@ fn http(http: HttpListen) -> String {
     }
 }
 
-fn spans(tiers: &RetryTiers) -> List<Span> {
-    List(tiers.0.iter().map(|&ms| Span(Duration::from_millis(ms.into()))).collect())
+fn spans(tiers: &RetryTiers) -> CommaList<Span> {
+    CommaList(tiers.0.iter().map(|&ms| Span(Duration::from_millis(ms.into()))).collect())
 }

@@ -18,7 +18,7 @@ pub struct Size(pub u64);
 
 /// Values separated by commas; in the file an array.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct List<T>(pub Vec<T>);
+pub struct CommaList<T>(pub Vec<T>);
 
 /// The address of a Redis server, maybe with a password in it, which its `Debug` does not show.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,7 +46,7 @@ impl fmt::Debug for RedisUrl {
     }
 }
 
-/// The text is not such a value.
+/// A setting's text cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is {problem}")]
 pub struct InvalidValue {
@@ -117,7 +117,7 @@ impl FromStr for Size {
     }
 }
 
-impl<T: FromStr> FromStr for List<T>
+impl<T: FromStr> FromStr for CommaList<T>
 where
     T::Err: fmt::Display,
 {
@@ -155,7 +155,7 @@ impl Serialize for Size {
     }
 }
 
-impl<T: Serialize> Serialize for List<T> {
+impl<T: Serialize> Serialize for CommaList<T> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         self.0.serialize(s)
     }
@@ -182,7 +182,7 @@ impl<'de> Deserialize<'de> for Size {
     }
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for CommaList<T> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         Vec::deserialize(d).map(Self)
     }
@@ -318,7 +318,7 @@ impl SettingValue for Size {
     }
 }
 
-impl<T: FromStr> SettingValue for List<T>
+impl<T: FromStr> SettingValue for CommaList<T>
 where
     T::Err: fmt::Display,
 {
@@ -348,9 +348,9 @@ mod tests {
         assert_eq!("2h 30m".parse::<Span>().unwrap().as_ms(), 9_000_000);
         assert_eq!("256MiB".parse::<Size>().unwrap(), Size(256 << 20));
         assert_eq!("12".parse::<Size>().unwrap(), Size(12));
-        let spans = "1s, 5s".parse::<List<Span>>().unwrap();
+        let spans = "1s, 5s".parse::<CommaList<Span>>().unwrap();
         assert_eq!(spans.0.len(), 2);
-        assert_eq!("".parse::<List<Span>>().unwrap().0, []);
+        assert_eq!("".parse::<CommaList<Span>>().unwrap().0, []);
     }
 
     #[test]
@@ -366,6 +366,8 @@ mod tests {
         for bad in ["", "MiB", "1MB", "-1", "99999999999999999999", "99999999999GiB"] {
             assert!(bad.parse::<Size>().is_err(), "{bad}");
         }
-        assert!("1s,x".parse::<List<Span>>().unwrap_err().to_string().contains("\"x\" is not a duration"));
+        assert!(
+            "1s,x".parse::<CommaList<Span>>().unwrap_err().to_string().contains("\"x\" is not a duration")
+        );
     }
 }

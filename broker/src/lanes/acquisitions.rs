@@ -14,7 +14,7 @@ use tokio::task::{JoinError, JoinSet};
 use crate::acquire::{Acquirer, Assignment};
 use crate::error::BrokerError;
 
-type Ended = (PartitionId, Result<Option<Acquired>, BrokerError>);
+type EndedAcquisition = (PartitionId, Result<Option<Acquired>, BrokerError>);
 
 /// A partition that this broker is to own, or was while an acquisition was under way that may have
 /// been carried out.
@@ -31,7 +31,7 @@ struct Wanted {
 pub(super) struct Acquisitions {
     acquirer: Arc<Acquirer>,
     wanted: HashMap<PartitionId, Wanted>,
-    tasks: JoinSet<Ended>,
+    tasks: JoinSet<EndedAcquisition>,
 }
 
 impl Acquisitions {
@@ -102,7 +102,7 @@ impl Acquisitions {
     /// What has become of an acquisition; `None`: nothing, it is not wanted any more.
     fn take(
         &mut self,
-        ended: Result<Ended, JoinError>,
+        ended: Result<EndedAcquisition, JoinError>,
     ) -> Result<Option<(PartitionId, Acquired)>, BrokerError> {
         let (partition, result) = ended.map_err(|error| {
             let what = error.to_string();

@@ -28,14 +28,14 @@ pub(crate) struct LaneFigures {
 
 /// What the lanes count.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct LaneTally {
     took: [Durations; CALLS.len()],
     batches: u64,
     operations: u64,
     ended: [u64; ENDS.len()],
 }
 
-impl Tally {
+impl LaneTally {
     /// A call is made. Returns its kind, for [`Self::answered`].
     pub(super) fn count(&mut self, call: &Call) -> usize {
         if let Call::Apply(batch) = call {

@@ -9,7 +9,7 @@ use mtimer_types::{Destination, Target, Term, Time};
 use tokio::sync::oneshot;
 
 use super::*;
-use crate::acquire::{Policy, Superseded};
+use crate::acquire::{AcquirePolicy, Superseded};
 
 const P: PartitionId = PartitionId(0);
 
@@ -103,7 +103,7 @@ fn assigned_lanes() -> (Lanes, MemoryStore) {
     let (_, topology) = watch::channel(None);
     let shared = Arc::new(store.clone());
     let policy =
-        Policy { handover_timeout: Duration::from_secs(1), at_once: 8, superseded: Superseded::Wait };
+        AcquirePolicy { handover_timeout: Duration::from_secs(1), at_once: 8, superseded: Superseded::Wait };
     let acquirer =
         Acquirer::new(shared, "a:1", topology, policy, Arc::default(), Arc::default(), Arc::default());
     (Lanes::new(Arc::new(acquirer)), store)

@@ -123,9 +123,9 @@ fn headers_count_as_payload() {
         let headers = Headers::new([("n", "12345")]).unwrap();
         RequestOp::Schedule { timer: Timer { headers, ..(*timer).clone() }.into(), policy }
     };
-    let room = 10 - Headers::new([("n", "12345")]).unwrap().bytes();
-    assert_eq!(refused(&limiter, now(0), None, &request(vec![with(room)])).0, 0);
-    assert_eq!(refused(&limiter, now(0), None, &request(vec![with(room + 1)])).0, 1);
+    let space = 10 - Headers::new([("n", "12345")]).unwrap().bytes();
+    assert_eq!(refused(&limiter, now(0), None, &request(vec![with(space)])).0, 0);
+    assert_eq!(refused(&limiter, now(0), None, &request(vec![with(space + 1)])).0, 1);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 
 use super::names as m;
 use super::process::Process;
-use super::write::Writer;
+use super::write::MetricWriter;
 use crate::access::{CERTIFICATE_FILES, Expiries};
 use crate::counters::{ShellCounter as C, ShellFigures};
 use crate::lanes::ENDS;
@@ -40,7 +40,7 @@ pub(super) struct Scrape {
 
 impl Collector for Scrape {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let out = &mut Writer(encoder);
+        let out = &mut MetricWriter(encoder);
         self.about(out)?;
         self.timers(out)?;
         self.timers_by_kind(out)?;
@@ -61,12 +61,12 @@ impl Scrape {
         self.observed.engine.counters.get(counter as usize).copied().unwrap_or(0)
     }
 
-    fn about(&self, out: &mut Writer<'_>) -> fmt::Result {
+    fn about(&self, out: &mut MetricWriter<'_>) -> fmt::Result {
         out.by(&m::BUILD_INFO, "version", [(env!("CARGO_PKG_VERSION"), 1u64)])?;
         out.one(&m::READY, u64::from(self.observed.unready.is_empty()))
     }
 
-    fn timers(&self, out: &mut Writer<'_>) -> fmt::Result {
+    fn timers(&self, out: &mut MetricWriter<'_>) -> fmt::Result {
         let tallies = &self.observed.engine.tallies;
         out.durations(&m::FIRE_LATENESS, &tallies.sent_after)?;
         out.durations(&m::ACKNOWLEDGE_LATENESS, &tallies.acknowledged_after)?;
@@ -81,7 +81,7 @@ impl Scrape {
         single.into_iter().try_for_each(|(metric, counter)| out.one(metric, self.count(counter)))
     }
 
-    fn timers_by_kind(&self, out: &mut Writer<'_>) -> fmt::Result {
+    fn timers_by_kind(&self, out: &mut MetricWriter<'_>) -> fmt::Result {
         let tallies = &self.observed.engine.tallies;
         let all = |kinds: &[(&'static str, Counter)]| {
             kinds.iter().map(|(kind, counter)| (*kind, self.count(*counter))).collect::<Vec<_>>()
@@ -113,7 +113,7 @@ impl Scrape {
     }
 
     /// What was counted in the store; nothing if it was not.
-    fn stored(&self, out: &mut Writer<'_>) -> fmt::Result {
+    fn stored(&self, out: &mut MetricWriter<'_>) -> fmt::Result {
         let Some(s) = &self.stored else { return Ok(()) };
         let states = [
             ("pending", s.pending),
@@ -126,7 +126,7 @@ impl Scrape {
         out.one(&m::STORED_KEYS, s.keys)
     }
 
-    fn destinations(&self, out: &mut Writer<'_>) -> fmt::Result {
+    fn destinations(&self, out: &mut MetricWriter<'_>) -> fmt::Result {
         let engine = &self.observed.engine;
         let (others, unnamed) = &engine.others;
         out.one(&m::DESTINATIONS, engine.top.len() as u64 + unnamed)?;
@@ -145,7 +145,7 @@ impl Scrape {
         out.by_destination(&m::DESTINATION_OLDEST, named.chain([(OTHER, age(others))]))
     }
 
-    fn store(&self, out: &mut Writer<'_>) -> fmt::Result {
+    fn store(&self, out: &mut MetricWriter<'_>) -> fmt::Result {
         let lanes = &self.observed.lanes;
         out.durations_by(&m::STORE_CALLS, "operation", lanes.calls.iter().map(|(name, took)| (*name, took)))?;
         out.one(&m::STORE_BATCHES, lanes.batches)?;
@@ -165,14 +165,14 @@ impl Scrape {
         out.one(&m::STORE_LOG_AT_RISK, of(counters::LOG_AT_RISK))
     }
 
-    fn cluster(&self, out: &mut Writer<'_>) -> fmt::Result {
+    fn cluster(&self, out: &mut MetricWriter<'_>) -> fmt::Result {
         out.one(&m::LEADER, u64::from(self.shell.leads))?;
         out.one(&m::TERM, self.shell.term)?;
         let events = self.shell.node.iter().map(|(name, n)| (name.trim_end_matches("_total"), *n));
         out.by(&m::CLUSTER_EVENTS, "event", events)
     }
 
-    fn partitions(&self, out: &mut Writer<'_>) -> fmt::Result {
+    fn partitions(&self, out: &mut MetricWriter<'_>) -> fmt::Result {
         let (observed, shell) = (&self.observed, &self.shell);
         out.one(&m::PARTITIONS_OWNED, observed.engine.partitions)?;
         out.one(&m::PARTITIONS_ASSIGNED, observed.assigned)?;
@@ -183,7 +183,7 @@ impl Scrape {
         out.by(&m::LANES_ENDED, "reason", ENDS.into_iter().zip(observed.lanes.ended))
     }
 
-    fn queues(&self, out: &mut Writer<'_>) -> fmt::Result {
+    fn queues(&self, out: &mut MetricWriter<'_>) -> fmt::Result {
         let (observed, engine) = (&self.observed, &self.observed.engine);
         let depths = [
             ("events", observed.events),
@@ -204,7 +204,7 @@ impl Scrape {
         out.one(&m::UNSETTLED, engine.unsettled)
     }
 
-    fn sessions(&self, out: &mut Writer<'_>) -> fmt::Result {
+    fn sessions(&self, out: &mut MetricWriter<'_>) -> fmt::Result {
         let by = |kinds: &[(&'static str, C)]| {
             kinds.iter().map(|(kind, counter)| (*kind, self.shell.get(*counter))).collect::<Vec<_>>()
         };
@@ -257,7 +257,7 @@ impl Scrape {
     }
 
     /// What does not expire has no sample.
-    fn expiries(&self, out: &mut Writer<'_>) -> fmt::Result {
+    fn expiries(&self, out: &mut MetricWriter<'_>) -> fmt::Result {
         let Expiries { certificates, peer_token, tokens } = self.expiries;
         let seconds = |(name, at): (&'static str, Option<Time>)| Some((name, at?.as_ms() / 1_000));
         let files = CERTIFICATE_FILES.into_iter().zip(certificates).filter_map(seconds);
@@ -267,7 +267,7 @@ impl Scrape {
     }
 
     /// What the system does not tell is left out.
-    fn process(&self, out: &mut Writer<'_>) -> fmt::Result {
+    fn process(&self, out: &mut MetricWriter<'_>) -> fmt::Result {
         let p = &self.process;
         p.cpu_seconds.map_or(Ok(()), |value| out.one(&m::PROCESS_CPU, value))?;
         p.resident_bytes.map_or(Ok(()), |value| out.one(&m::PROCESS_RSS, value))?;

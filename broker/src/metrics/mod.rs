@@ -29,8 +29,8 @@ use self::collect::Scrape;
 pub(crate) use self::open_metrics::Format;
 use self::open_metrics::open_metrics;
 pub(crate) use self::stored::LastCount;
-use crate::access::Access;
-use crate::counters::Counters;
+use crate::access::AccessControl;
+use crate::counters::ShellCounters;
 use crate::frames::ReceiveBudget;
 use crate::inbox::Gate;
 use crate::outbox::Outboxes;
@@ -40,16 +40,16 @@ use crate::shell::Control;
 const ENGINE_WITHIN: Duration = Duration::from_secs(2);
 
 /// What a scrape and a probe are answered from.
-pub(crate) struct Source {
+pub(crate) struct MetricsSource {
     pub(crate) control: mpsc::Sender<Control>,
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) counters: Arc<Counters>,
+    pub(crate) counters: Arc<ShellCounters>,
     pub(crate) gate: Gate,
     pub(crate) receiving: Arc<ReceiveBudget>,
     pub(crate) outboxes: Arc<Outboxes>,
     /// Destinations that have metrics of their own.
     pub(crate) destinations: usize,
-    pub(crate) access: Arc<Access>,
+    pub(crate) access: Arc<AccessControl>,
     pub(crate) started: SystemTime,
     pub(crate) stored: LastCount,
 }
@@ -68,7 +68,7 @@ pub(crate) enum SourceError {
     Write(#[from] fmt::Error),
 }
 
-impl Source {
+impl MetricsSource {
     /// Asks whether the broker is ready: the reasons why it is not.
     pub(crate) async fn unready(&self) -> Result<Vec<String>, SourceError> {
         self.ask(Control::Unready).await

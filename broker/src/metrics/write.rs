@@ -12,9 +12,9 @@ use super::names::Metric;
 type NoExemplars<'a> = Option<&'a std::collections::HashMap<usize, Exemplar<NoLabelSet, f64>>>;
 
 /// Writes one metric after the other.
-pub(super) struct Writer<'a>(pub(super) DescriptorEncoder<'a>);
+pub(super) struct MetricWriter<'a>(pub(super) DescriptorEncoder<'a>);
 
-impl Writer<'_> {
+impl MetricWriter<'_> {
     /// Begins a metric.
     ///
     /// The library writes OpenMetrics, where a counter's samples have a suffix that its name has

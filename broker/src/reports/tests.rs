@@ -20,9 +20,9 @@ fn parked(sessions: u64, oldest_ms: u64) -> Backlog {
     Backlog { pending: 5, parked: 5, sessions, oldest, ..Backlog::default() }
 }
 
-fn states(reports: &[Report]) -> Vec<(Destination, DestinationHealth)> {
-    let state = |report: &Report| match report {
-        Report::Destination { dest, state, .. } => (dest.clone(), *state),
+fn states(reports: &[LogReport]) -> Vec<(Destination, DestinationHealth)> {
+    let state = |report: &LogReport| match report {
+        LogReport::Destination { dest, state, .. } => (dest.clone(), *state),
         other => panic!("{other:?}"),
     };
     reports.iter().map(state).collect()
@@ -30,7 +30,7 @@ fn states(reports: &[Report]) -> Vec<(Destination, DestinationHealth)> {
 
 #[test]
 fn a_destination_has_a_line_when_its_state_changes() {
-    let mut reporter = Reporter::default();
+    let mut reporter = HealthReporter::default();
     let mut look =
         |top: Vec<(Destination, Backlog)>| states(&reporter.look(NOW, &figures(Tallies::default(), top)));
     assert_eq!(look(vec![(dest(1), Backlog { pending: 9, ..Backlog::default() })]), []);
@@ -57,7 +57,7 @@ fn a_destination_has_a_line_when_its_state_changes() {
 fn failing_handlers_are_well_again_after_a_success_and_not_when_they_go_away() {
     let failed = |failures, sessions| vec![(dest(1), Backlog { failures, sessions, ..Backlog::default() })];
     let failing = || {
-        let mut reporter = Reporter::default();
+        let mut reporter = HealthReporter::default();
         let reports = reporter.look(NOW, &figures(Tallies::default(), failed(30, 1)));
         assert_eq!(states(&reports), [(dest(1), DestinationHealth::Failing)]);
         reporter
@@ -86,15 +86,15 @@ fn failing_handlers_are_well_again_after_a_success_and_not_when_they_go_away() {
 #[test]
 fn many_destinations_have_a_few_lines() {
     let top = (0..100).map(|n| (dest(n), parked(0, 1))).collect();
-    let reports = Reporter::default().look(NOW, &figures(Tallies::default(), top));
-    assert_eq!((reports.len(), reports.last()), (MOST_LINES + 1, Some(&Report::MoreDestinations(80))));
-    reports.iter().for_each(Report::log);
+    let reports = HealthReporter::default().look(NOW, &figures(Tallies::default(), top));
+    assert_eq!((reports.len(), reports.last()), (MOST_LINES + 1, Some(&LogReport::MoreDestinations(80))));
+    reports.iter().for_each(LogReport::log);
 }
 
 #[test]
 fn what_was_counted_since_the_last_look_is_summed_up() {
     let mut tallies = Tallies::default();
-    let mut reporter = Reporter::default();
+    let mut reporter = HealthReporter::default();
     let mut look = |tallies: &Tallies| reporter.look(NOW, &figures(tallies.clone(), Vec::new()));
     assert_eq!(look(&tallies), []);
     let full = REFUSALS.iter().position(|name| *name == "store_full").unwrap();
@@ -102,27 +102,30 @@ fn what_was_counted_since_the_last_look_is_summed_up() {
     (tallies.dead[1], tallies.refusals[full], tallies.refusals[taken]) = (3, 2, 7);
     tallies.redeliveries[RedeliveryCause::Timeout as usize] = 4;
     tallies.redeliveries[RedeliveryCause::Handler as usize] = 9;
-    let expected =
-        [Report::Died(vec![("failed", 3)]), Report::TimedOut(4), Report::Refused(vec![("store_full", 2)])];
+    let expected = [
+        LogReport::Died(vec![("failed", 3)]),
+        LogReport::TimedOut(4),
+        LogReport::Refused(vec![("store_full", 2)]),
+    ];
     assert_eq!(look(&tallies), expected);
     assert_eq!(look(&tallies), [], "nothing since");
     tallies.dead = [1, 5, 0, 0];
-    assert_eq!(look(&tallies), [Report::Died(vec![("exhausted", 1), ("failed", 2)])]);
+    assert_eq!(look(&tallies), [LogReport::Died(vec![("exhausted", 1), ("failed", 2)])]);
     assert_eq!(listed(&[("exhausted", 1), ("failed", 2)]), "exhausted 1, failed 2");
 }
 
 #[test]
 fn what_became_of_partitions_is_summed_up() {
-    let mut reporter = Reporter::default();
+    let mut reporter = HealthReporter::default();
     assert_eq!(reporter.partitions(NOW, 0, [0, 0, 0, 3]), [], "given up in good order");
-    let lost = Report::Lost(vec![("fenced", 2), ("rolled_back", 1)]);
-    assert_eq!(reporter.partitions(NOW, 7, [2, 1, 0, 3]), [Report::Replayed(7), lost]);
+    let lost = LogReport::Lost(vec![("fenced", 2), ("rolled_back", 1)]);
+    assert_eq!(reporter.partitions(NOW, 7, [2, 1, 0, 3]), [LogReport::Replayed(7), lost]);
     assert_eq!(reporter.partitions(NOW, 7, [2, 1, 0, 9]), []);
 }
 
 #[test]
 fn a_loss_is_told_for_an_hour() {
-    let mut reporter = Reporter::default();
+    let mut reporter = HealthReporter::default();
     let mut told = |now, rolled_back| {
         reporter.partitions(now, 0, [0, rolled_back, 0, 0]);
         let troubles = reporter.troubles(&figures(Tallies::default(), Vec::new()), 0);
@@ -140,7 +143,7 @@ fn a_loss_is_told_for_an_hour() {
 
 #[test]
 fn what_is_wrong_is_told_in_numbers_until_it_is_well_again() {
-    let mut reporter = Reporter::default();
+    let mut reporter = HealthReporter::default();
     let mut tallies = Tallies::default();
     let mut look = |tallies: &Tallies, top, doubtful| {
         let figures = Figures { memory_budget: 9, ..figures(tallies.clone(), top) };
@@ -159,7 +162,7 @@ fn what_is_wrong_is_told_in_numbers_until_it_is_well_again() {
 #[test]
 fn a_store_is_slow_if_many_calls_that_somebody_waits_for_are() {
     assert!(BUCKETS_MS.contains(&SLOW_MS));
-    let mut reporter = Reporter::default();
+    let mut reporter = HealthReporter::default();
     let [mut apply, mut load, mut census] = [Durations::default(); 3];
     let mut look = |apply, load, census| {
         let report = reporter.store(&[("apply", apply), ("load", load), ("census", census)]);
@@ -174,7 +177,7 @@ fn a_store_is_slow_if_many_calls_that_somebody_waits_for_are() {
     add(&mut apply, 2, SLOW_MS + 1);
     add(&mut load, 3, 5_000);
     add(&mut load, 45, 1);
-    assert_eq!(look(apply, load, census), Some(Report::SlowStore { slow: 5, calls: 50 }));
+    assert_eq!(look(apply, load, census), Some(LogReport::SlowStore { slow: 5, calls: 50 }));
     assert_eq!(look(apply, load, census), None, "nothing since");
     add(&mut apply, 4, 5_000);
     assert_eq!(look(apply, load, census), None, "a few");

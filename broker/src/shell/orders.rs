@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use super::Shell;
 use crate::cluster::Order;
 use crate::error::BrokerError;
-use crate::stopping::{LEAVE_TIMEOUT, Phase, RELEASE_TIMEOUT, Step};
+use crate::stopping::{LEAVE_TIMEOUT, RELEASE_TIMEOUT, StopPhase, StopStep};
 
 impl Shell {
     pub(super) fn take_order(&mut self, order: Order) -> Result<(), BrokerError> {
@@ -19,7 +19,7 @@ impl Shell {
                 self.check_joined();
             }
             // What is to be given up is not acquired any more.
-            Order::Own { .. } if !matches!(self.phase, Phase::Serving | Phase::Leaving { .. }) => {}
+            Order::Own { .. } if !matches!(self.phase, StopPhase::Serving | StopPhase::Leaving { .. }) => {}
             Order::Own { partition, term, version } => self.lanes.own(partition, (term, version)),
             Order::Disown(partition) => {
                 if self.lanes.withdraw(partition) {
@@ -27,7 +27,7 @@ impl Shell {
                     self.handle(Input::Disown(partition));
                 }
             }
-            Order::Left if matches!(self.phase, Phase::Leaving { .. }) => self.begin_drain(),
+            Order::Left if matches!(self.phase, StopPhase::Leaving { .. }) => self.begin_drain(),
             Order::Left => {}
             Order::Refused(why) => return Err(BrokerError::Refused(why)),
             Order::AddressTaken { address, cluster } => {
@@ -52,15 +52,15 @@ impl Shell {
     pub(super) fn begin_drain(&mut self) {
         tracing::info!(unsettled = self.engine.unsettled(), "stopping: no new work, waiting for handlers");
         self.stopping.cancel();
-        self.phase = Phase::Draining { until: Instant::now() + self.drain_timeout };
+        self.phase = StopPhase::Draining { until: Instant::now() + self.drain_timeout };
         self.handle(Input::Drain);
     }
 
     /// Begins to stop. First tells the leader, so that it gives this broker no more partitions.
     pub(super) fn begin_stop(&mut self) {
-        if self.phase == Phase::Serving {
+        if self.phase == StopPhase::Serving {
             self.membership.board.stop();
-            self.phase = Phase::Leaving { until: Instant::now() + LEAVE_TIMEOUT };
+            self.phase = StopPhase::Leaving { until: Instant::now() + LEAVE_TIMEOUT };
         }
     }
 
@@ -68,25 +68,25 @@ impl Shell {
     pub(super) fn advance_stop(&mut self) {
         match self.phase.next(Instant::now(), self.engine.unsettled()) {
             None => {}
-            Some(Step::Drain) => {
+            Some(StopStep::Drain) => {
                 tracing::warn!("nobody has taken the partitions over in time, stopping without");
                 self.begin_drain();
                 self.tick_and_flush();
             }
-            Some(Step::Release { unsettled }) => {
+            Some(StopStep::Release { unsettled }) => {
                 if unsettled > 0 {
                     tracing::warn!(
                         unsettled,
                         "handlers are still at work after the drain timeout, giving up the wait"
                     );
                 }
-                self.phase = Phase::Releasing { until: Instant::now() + RELEASE_TIMEOUT };
+                self.phase = StopPhase::Releasing { until: Instant::now() + RELEASE_TIMEOUT };
                 self.handle(Input::Release);
                 self.tick_and_flush();
             }
-            Some(Step::End) => {
+            Some(StopStep::End) => {
                 tracing::warn!("the store did not take the partitions back in time, stopping without");
-                self.phase = Phase::Released;
+                self.phase = StopPhase::Released;
             }
         }
     }

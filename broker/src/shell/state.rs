@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 
 use super::{SELF, Shell};
 use crate::observed::Observed;
-use crate::stopping::Phase;
+use crate::stopping::StopPhase;
 
 impl Shell {
     pub(super) fn observe(&self, top: usize) -> Observed {
@@ -25,7 +25,7 @@ impl Shell {
     /// Why clients are better sent elsewhere.
     pub(super) fn unready(&self) -> Vec<String> {
         let mut why = Vec::new();
-        if self.phase != Phase::Serving {
+        if self.phase != StopPhase::Serving {
             why.push("the broker is stopping".to_owned());
         }
         if !self.has_joined() {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use mtimer_broker::config::{List, PartialConfig, RedisConfig, RedisUrl, Replication};
+use mtimer_broker::config::{CommaList, PartialConfig, RedisConfig, RedisUrl, Replication};
 use mtimer_store::StoreError;
 use mtimer_store_redis::{ClientFiles, RedisDurability, RedisOptions, RedisStore, connect_to_masters};
 use redis::aio::MultiplexedConnection;
@@ -36,7 +36,7 @@ impl TlsArgs {
     /// The settings of a broker on these servers.
     pub(crate) fn settings(&self, urls: &[String]) -> PartialConfig {
         let Self { redis_tls_ca, redis_tls_cert, redis_tls_key } = self.clone();
-        let redis = Some(List(urls.iter().cloned().map(RedisUrl).collect()));
+        let redis = Some(CommaList(urls.iter().cloned().map(RedisUrl).collect()));
         PartialConfig { redis, redis_tls_ca, redis_tls_cert, redis_tls_key, ..PartialConfig::default() }
     }
 

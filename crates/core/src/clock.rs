@@ -39,7 +39,7 @@ pub const SILENCE_MS: u64 = 60_000;
 
 /// What a clock showed at some moment between two monotonic times, all in µs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Reading {
+pub struct ClockSample {
     /// What it showed, since the Unix epoch.
     pub shown_us: u64,
     /// When the request left.
@@ -54,7 +54,7 @@ pub struct StoreReading {
     /// Which clock: the same name in every round.
     pub clock: String,
     /// What it showed; `None` if it did not answer in time.
-    pub reading: Option<Reading>,
+    pub reading: Option<ClockSample>,
 }
 
 /// What has moved the estimate, or would.
@@ -146,7 +146,7 @@ struct Bounds {
 impl ClusterClock {
     /// Starts from a first round of readings. `store` lists every clock of the store, and is empty
     /// if it has none.
-    pub fn new(mono_us: u64, host: Reading, store: &[StoreReading]) -> Self {
+    pub fn new(mono_us: u64, host: ClockSample, store: &[StoreReading]) -> Self {
         let offset = Bounds::of(host).low;
         let mut new =
             Self { offset, latest: Time::ZERO, sources: Vec::new(), heard: false, decided: mono_us };
@@ -163,7 +163,7 @@ impl ClusterClock {
 
     /// Takes a round of readings at monotonic time `mono_us`: of the host's clock, and of every
     /// clock of the store. A clock that is listed no more is forgotten.
-    pub fn observe(&mut self, mono_us: u64, host: Reading, store: &[StoreReading]) -> Observation {
+    pub fn observe(&mut self, mono_us: u64, host: ClockSample, store: &[StoreReading]) -> Observation {
         self.take(store);
         let deciding = self.deciding(mono_us, store.len());
         let (decider, target) = if !self.heard {
@@ -234,7 +234,7 @@ impl ClusterClock {
 }
 
 impl Bounds {
-    fn of(reading: Reading) -> Self {
+    fn of(reading: ClockSample) -> Self {
         // Times end at 2^48 ms, so that something can always be added.
         let shown = signed(reading.shown_us.min(Time::MAX.as_ms() * 1_000));
         let (sent, received) = (reading.sent_us.min(reading.received_us), reading.received_us);
@@ -247,7 +247,7 @@ impl Bounds {
 
     /// Takes in another reading. What is known from earlier ones counts if the two agree; otherwise
     /// the clock has stepped.
-    fn narrow(&mut self, reading: Reading) {
+    fn narrow(&mut self, reading: ClockSample) {
         let new = Self::of(reading);
         let elapsed = new.heard.saturating_sub(self.heard);
         let drift = signed(elapsed.saturating_mul(DRIFT_US) / 1_000_000);

@@ -12,7 +12,7 @@ use mtimer_types::limits::{MAX_FRAME, MAX_FRAME_BEFORE_AUTH};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio_util::codec::LengthDelimitedCodec;
 
-type Config<const LIMIT: usize> = bincode::config::Configuration<
+type WireConfig<const LIMIT: usize> = bincode::config::Configuration<
     bincode::config::LittleEndian,
     bincode::config::Varint,
     bincode::config::Limit<LIMIT>,
@@ -26,8 +26,8 @@ const LIMIT: usize = MAX_FRAME + 2 * 1024 * 1024;
 /// bytes.
 const SHORT_LIMIT: usize = 16 * MAX_FRAME_BEFORE_AUTH;
 
-const CONFIG: Config<LIMIT> = bincode::config::standard().with_limit::<LIMIT>();
-const SHORT_CONFIG: Config<SHORT_LIMIT> = bincode::config::standard().with_limit::<SHORT_LIMIT>();
+const CONFIG: WireConfig<LIMIT> = bincode::config::standard().with_limit::<LIMIT>();
+const SHORT_CONFIG: WireConfig<SHORT_LIMIT> = bincode::config::standard().with_limit::<SHORT_LIMIT>();
 
 /// The body is not a message of this version.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -4,7 +4,7 @@ use std::fmt::{Debug, Display};
 use std::net::SocketAddr;
 use std::str::FromStr;
 
-use mtimer_broker::config::{List, PartialConfig, Size, Span};
+use mtimer_broker::config::{CommaList, PartialConfig, Size, Span};
 
 /// A settings file.
 pub(crate) fn settings(data: &[u8]) {
@@ -23,8 +23,8 @@ pub(crate) fn environment(data: &[u8]) {
     for (_, value) in &vars {
         round_trip::<Span>(value);
         let _ = value.parse::<Size>();
-        let _ = value.parse::<List<Span>>();
-        let _ = value.parse::<List<String>>();
+        let _ = value.parse::<CommaList<Span>>();
+        let _ = value.parse::<CommaList<String>>();
     }
     if let Ok(config) = PartialConfig::from_env(vars) {
         resolve(config);

@@ -13,8 +13,8 @@ const START: u64 = 1_000_000;
 const TRIP: u64 = 200;
 
 /// A reading that took no time.
-fn at(mono_us: u64, shown_us: u64) -> Reading {
-    Reading { shown_us, sent_us: mono_us, received_us: mono_us }
+fn at(mono_us: u64, shown_us: u64) -> ClockSample {
+    ClockSample { shown_us, sent_us: mono_us, received_us: mono_us }
 }
 
 /// Readings of the store's clocks; the store looked half a round trip before now.
@@ -23,7 +23,7 @@ fn store(mono_us: u64, shown_us: &[u64]) -> Vec<StoreReading> {
 }
 
 fn store_after(mono_us: u64, trip: u64, shown_us: &[u64]) -> Vec<StoreReading> {
-    let reading = |us: u64| Reading {
+    let reading = |us: u64| ClockSample {
         shown_us: us.saturating_sub(trip / 2),
         sent_us: mono_us.saturating_sub(trip),
         received_us: mono_us,
@@ -31,7 +31,7 @@ fn store_after(mono_us: u64, trip: u64, shown_us: &[u64]) -> Vec<StoreReading> {
     named(shown_us.iter().map(|us| Some(reading(*us))))
 }
 
-fn named(readings: impl IntoIterator<Item = Option<Reading>>) -> Vec<StoreReading> {
+fn named(readings: impl IntoIterator<Item = Option<ClockSample>>) -> Vec<StoreReading> {
     readings
         .into_iter()
         .enumerate()
@@ -314,7 +314,7 @@ impl World {
         (Self::BASE + mono_us).saturating_add_signed(off + self.drifted)
     }
 
-    fn host_reading(&self, mono_us: u64) -> Reading {
+    fn host_reading(&self, mono_us: u64) -> ClockSample {
         at(mono_us, self.truth(mono_us, self.host))
     }
 
@@ -323,7 +323,7 @@ impl World {
             heard.then(|| {
                 let sent_us = mono_us - self.trip;
                 let looked = mono_us - self.trip / 3;
-                Reading { shown_us: self.truth(looked, *off), sent_us, received_us: mono_us }
+                ClockSample { shown_us: self.truth(looked, *off), sent_us, received_us: mono_us }
             })
         };
         named(self.store.iter().zip(&self.heard).map(one))

@@ -29,7 +29,7 @@ pub struct NodeOptions {
     pub lease_ttl_ms: u64,
     /// How often it is renewed, ms; less than half of how long it lasts.
     pub renew_ms: u64,
-    /// What its owner cannot reach for so long, ms, goes to one who does.
+    /// After this long unreachable by its owner, ms, a partition is reassigned.
     pub unreachable_ms: u64,
     /// Seed for jitter.
     pub seed: u64,
@@ -77,16 +77,16 @@ pub enum NodeInput {
     },
     /// To [`NodeEffect::Publish`]; every one is answered.
     Published {
-        /// The topology's.
+        /// Term of the published topology.
         term: Term,
-        /// The topology's.
+        /// Version of the published topology.
         version: u64,
         /// Whether the lease still is ours.
         answer: Result<bool, StoreError>,
     },
     /// The connection of the latest [`NodeEffect::Connect`] is there, its handshake done.
     LinkUp,
-    /// It is gone, or could not be made; not told after [`NodeEffect::Disconnect`] or a later
+    /// The leader connection failed or closed. Not sent after [`NodeEffect::Disconnect`] or a later
     /// `Connect`.
     LinkDown(String),
     /// A frame on that connection.
@@ -95,7 +95,7 @@ pub enum NodeInput {
     FromPeer(PeerId, PeerRequest),
     /// That session is closed.
     PeerGone(PeerId),
-    /// The partitions that this broker cannot reach just now: the complete list.
+    /// The partitions that are currently unreachable (full list).
     Unreachable(Vec<PartitionId>),
     /// This broker acquired a partition.
     Owned(PartitionId, Epoch),

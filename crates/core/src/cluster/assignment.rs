@@ -25,7 +25,7 @@ const STANDINGS: [Standing; 3] = [Standing::Full, Standing::HeldBack, Standing::
 
 /// One member's claim to a share.
 #[derive(Clone, Debug)]
-pub struct Candidate {
+pub struct AssignmentCandidate {
     /// Its share in relation to others'; at least 1.
     pub weight: u16,
     /// How willingly it is given something.
@@ -34,7 +34,7 @@ pub struct Candidate {
     pub unreachable: BTreeSet<PartitionId>,
 }
 
-impl Candidate {
+impl AssignmentCandidate {
     fn reaches(&self, partition: usize) -> bool {
         // Partitions are counted in 16 bits: see `PartitionId`.
         self.unreachable.is_empty() || !self.unreachable.contains(&PartitionId(partition as u16))
@@ -47,7 +47,7 @@ impl Candidate {
 /// who is a member. Among the members of best standing who reach a partition all is balanced by
 /// weight (largest remainder), for equal weights within one; as few partitions move as balance
 /// allows. What nobody reaches stays where it is.
-pub fn assign(members: &[Candidate], before: &[Option<usize>]) -> Vec<Option<usize>> {
+pub fn assign(members: &[AssignmentCandidate], before: &[Option<usize>]) -> Vec<Option<usize>> {
     let mut owners: Vec<_> = before.iter().map(|m| m.filter(|m| *m < members.len())).collect();
     let best: Vec<Option<Standing>> = (0..owners.len())
         .map(|p| members.iter().filter(|m| m.reaches(p)).map(|m| m.standing).min())
@@ -64,7 +64,7 @@ pub fn assign(members: &[Candidate], before: &[Option<usize>]) -> Vec<Option<usi
 
 /// The balance among the members of one standing.
 struct Share<'a> {
-    members: &'a [Candidate],
+    members: &'a [AssignmentCandidate],
     standing: Standing,
     /// Those who take part: members of the standing who reach anything of it.
     takers: Vec<usize>,
@@ -78,7 +78,7 @@ struct Share<'a> {
 
 impl<'a> Share<'a> {
     fn of(
-        members: &'a [Candidate],
+        members: &'a [AssignmentCandidate],
         standing: Standing,
         partitions: &[usize],
         owners: &[Option<usize>],
@@ -180,11 +180,15 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn member(weight: u16, standing: Standing, unreachable: &[u16]) -> Candidate {
-        Candidate { weight, standing, unreachable: unreachable.iter().copied().map(PartitionId).collect() }
+    fn member(weight: u16, standing: Standing, unreachable: &[u16]) -> AssignmentCandidate {
+        AssignmentCandidate {
+            weight,
+            standing,
+            unreachable: unreachable.iter().copied().map(PartitionId).collect(),
+        }
     }
 
-    fn full(n: usize) -> Vec<Candidate> {
+    fn full(n: usize) -> Vec<AssignmentCandidate> {
         vec![member(100, Standing::Full, &[]); n]
     }
 
@@ -287,7 +291,7 @@ mod tests {
         subsets.filter(|s| s.count_ones() as usize == extras).map(over).min().unwrap_or(0)
     }
 
-    fn members() -> impl Strategy<Value = Vec<Candidate>> {
+    fn members() -> impl Strategy<Value = Vec<AssignmentCandidate>> {
         let standing = prop_oneof![
             4 => Just(Standing::Full), 1 => Just(Standing::HeldBack), 1 => Just(Standing::Draining)
         ];

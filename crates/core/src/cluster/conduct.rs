@@ -7,8 +7,8 @@ use std::sync::Arc;
 use mtimer_protocol::{Heartbeat, PeerAnswer, PeerRequest, Topology};
 use mtimer_types::{Epoch, PartitionId};
 
-use super::counters::Count;
-use super::election::End;
+use super::counters::ClusterCounter;
+use super::election::LeadershipEnd;
 use super::follow::Due;
 use super::leader::Leadership;
 use super::lease::Ask;
@@ -23,14 +23,14 @@ impl Node {
         self.last = now;
         if gap > self.options.heartbeat_ms {
             // It has listened to nobody meanwhile. Its lease runs by the clock all the same.
-            self.counters.add(Count::Stalls, 1);
+            self.counters.add(ClusterCounter::Stalls, 1);
             self.link.forgive(gap);
             if let Some(leadership) = &mut self.leadership {
                 leadership.forgive(gap);
             }
         }
         if self.leadership.is_some() && !self.may_act(now) {
-            self.step_down(now, End::Expired);
+            self.step_down(now, LeadershipEnd::Expired);
         }
     }
 
@@ -39,7 +39,7 @@ impl Node {
             NodeInput::Campaigned { sent, answer } => self.campaigned(now, sent, answer),
             NodeInput::Renewed { sent, answer } => {
                 if self.keeper.renewed(now, sent, answer.ok()) {
-                    self.step_down(now, End::Taken);
+                    self.step_down(now, LeadershipEnd::Taken);
                 }
             }
             NodeInput::Published { term, version, answer } => {
@@ -47,7 +47,7 @@ impl Node {
                 let leadership = self.leadership.as_mut().filter(of);
                 let lost = leadership.is_some_and(|r| r.answered(now, version, answer.ok()));
                 if lost {
-                    self.step_down(now, End::Taken);
+                    self.step_down(now, LeadershipEnd::Taken);
                 }
             }
             NodeInput::LinkUp => {
@@ -55,7 +55,7 @@ impl Node {
             }
             NodeInput::LinkDown(_) => {
                 if self.link.down() {
-                    self.counters.add(Count::LinksLost, 1);
+                    self.counters.add(ClusterCounter::LinksLost, 1);
                     self.keeper.back_off(now);
                 }
             }
@@ -83,7 +83,7 @@ impl Node {
     /// The link is of no use any more: the store knows who leads.
     fn unlink(&mut self, now: u64) {
         if self.link.down() {
-            self.counters.add(Count::LinksLost, 1);
+            self.counters.add(ClusterCounter::LinksLost, 1);
             self.out.push(NodeEffect::Disconnect);
         }
         self.keeper.back_off(now);
@@ -96,7 +96,7 @@ impl Node {
         match answer {
             // What it says to a heartbeat that names the newer term comes behind it.
             PeerAnswer::Heard { term, .. } | PeerAnswer::NotLeader { term, .. } if term < self.seen => {
-                self.counters.add(Count::StaleFrames, 1);
+                self.counters.add(ClusterCounter::StaleFrames, 1);
             }
             PeerAnswer::Heard { seq, term, topology, epoch } => {
                 self.see(now, term);
@@ -142,7 +142,7 @@ impl Node {
         let (seq, has) = (beat.seq, beat.topology);
         match leadership.members.heartbeat(now, peer, beat) {
             HeartbeatOutcome::Refused(message) => {
-                self.counters.add(Count::MembersRefused, 1);
+                self.counters.add(ClusterCounter::MembersRefused, 1);
                 self.out.push(NodeEffect::ToPeer(peer, PeerAnswer::Refused { message }));
             }
             HeartbeatOutcome::Old => {}
@@ -212,7 +212,7 @@ impl Node {
         if self.wants_lease() {
             match self.keeper.due(now, self.seen) {
                 Some(Ask::Campaign(candidate)) => {
-                    self.counters.add(Count::Campaigns, 1);
+                    self.counters.add(ClusterCounter::Campaigns, 1);
                     self.out.push(NodeEffect::Campaign(candidate));
                 }
                 Some(Ask::Renew(lease, ttl_ms)) => self.out.push(NodeEffect::Renew(lease, ttl_ms)),
@@ -252,14 +252,14 @@ impl Node {
             leadership.touch();
         }
         let (deaths, gone) = leadership.members.sweep(now);
-        self.counters.add(Count::MemberDeaths, deaths);
+        self.counters.add(ClusterCounter::MemberDeaths, deaths);
         if gone > 0 {
             leadership.touch();
         }
         let decided = leadership.decide(now);
         if let Some((topology, moved)) = &decided {
-            self.counters.add(Count::TopologiesDecided, 1);
-            self.counters.add(Count::PartitionsMoved, *moved);
+            self.counters.add(ClusterCounter::TopologiesDecided, 1);
+            self.counters.add(ClusterCounter::PartitionsMoved, *moved);
             let term = leadership.lease.term;
             for peer in leadership.members.sessions().filter(|p| Some(*p) != asking) {
                 let topology = Some(Topology::clone(topology));
@@ -288,7 +288,7 @@ impl Node {
             }
             self.left = true;
             if self.holdings.is_empty() {
-                self.step_down(now, End::Resigned);
+                self.step_down(now, LeadershipEnd::Resigned);
             }
             return true;
         }

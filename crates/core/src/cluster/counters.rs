@@ -1,6 +1,6 @@
 //! What has happened to a node, in numbers.
 
-/// Names in the order of [`Count`].
+/// Names in the order of [`ClusterCounter`].
 const NAMES: [&str; 11] = [
     "campaigns_total",
     "terms_led_total",
@@ -15,10 +15,10 @@ const NAMES: [&str; 11] = [
     "stalls_total",
 ];
 
-/// What is counted.
+/// What is counted of elections and membership.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
-pub(super) enum Count {
+pub(super) enum ClusterCounter {
     Campaigns,
     TermsLed,
     SteppedDown,
@@ -32,12 +32,12 @@ pub(super) enum Count {
     Stalls,
 }
 
-/// The numbers.
+/// The value of each [`ClusterCounter`].
 #[derive(Debug, Default)]
-pub(super) struct Counters([u64; NAMES.len()]);
+pub(super) struct ClusterCounters([u64; NAMES.len()]);
 
-impl Counters {
-    pub(super) fn add(&mut self, what: Count, n: u64) {
+impl ClusterCounters {
+    pub(super) fn add(&mut self, what: ClusterCounter, n: u64) {
         self.0[what as usize] += n;
     }
 

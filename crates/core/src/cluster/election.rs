@@ -9,14 +9,14 @@ use mtimer_store::{Campaigned, Lease, StoreError};
 use mtimer_types::Term;
 use mtimer_types::limits::MAX_TERM;
 
-use super::counters::Count;
+use super::counters::ClusterCounter;
 use super::leader::{Leadership, Past};
 use super::refusal::is_address;
 use super::{Node, NodeEffect};
 
 /// How a leadership ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum End {
+pub(super) enum LeadershipEnd {
     /// The deadline is over; nobody else need have the lease yet.
     Expired,
     /// The lease is another's.
@@ -33,12 +33,12 @@ impl Node {
         if term.0 >= MAX_TERM.0 / 2 {
             // No store gives out such a term, so its sender is no broker of ours. Terms that are
             // won after this one have to stay below the limit, too.
-            self.counters.add(Count::StaleFrames, 1);
+            self.counters.add(ClusterCounter::StaleFrames, 1);
             return;
         }
         self.seen = self.seen.max(term);
         if self.leadership.as_ref().is_some_and(|r| r.lease.term < term) {
-            self.step_down(now, End::Outdated);
+            self.step_down(now, LeadershipEnd::Outdated);
         }
     }
 
@@ -68,7 +68,7 @@ impl Node {
             // The store has forgotten terms. Given up, the lease comes back under a higher one.
             self.seen = known;
             if self.leadership.is_some() {
-                self.step_down(now, End::Outdated);
+                self.step_down(now, LeadershipEnd::Outdated);
             } else {
                 self.out.push(NodeEffect::Resign(self.lease_of(term)));
                 self.keeper.lose(now, true);
@@ -77,7 +77,7 @@ impl Node {
             return;
         }
         if self.leadership.as_ref().is_some_and(|r| r.lease.term < term) {
-            self.step_down(now, End::Taken);
+            self.step_down(now, LeadershipEnd::Taken);
         }
         if !self.keeper.won(now, sent, term) {
             return;
@@ -91,7 +91,7 @@ impl Node {
         if self.link.down() {
             self.out.push(NodeEffect::Disconnect);
         }
-        self.counters.add(Count::TermsLed, 1);
+        self.counters.add(ClusterCounter::TermsLed, 1);
         let adopted = self.topology.as_deref();
         let past = Past { published: published.as_ref(), adopted, silent: silent.as_deref() };
         self.leadership = Some(Leadership::new(now, &self.options, lease, past));
@@ -103,34 +103,34 @@ impl Node {
 
     /// Somebody else has the lease.
     pub(super) fn held(&mut self, now: u64, address: &str, term: Term, remaining_ms: Option<u64>) {
-        let stranger = term == Term(0) || !is_address(address) || address == self.options.address;
+        let is_foreign = term == Term(0) || !is_address(address) || address == self.options.address;
         let linked = self.link.leader();
         if linked.is_some_and(|(_, of)| of >= term) {
             // The linked leader has spoken meanwhile, and is the same or newer.
             return;
         }
-        self.keeper.held(now, (!stranger).then_some(address), remaining_ms);
-        if !stranger && self.link.to() != Some(address) {
+        self.keeper.held(now, (!is_foreign).then_some(address), remaining_ms);
+        if !is_foreign && self.link.to() != Some(address) {
             self.connect(now, address);
         }
     }
 
-    pub(super) fn step_down(&mut self, now: u64, end: End) {
+    pub(super) fn step_down(&mut self, now: u64, end: LeadershipEnd) {
         let Some(leadership) = self.leadership.take() else { return };
-        self.counters.add(Count::SteppedDown, 1);
+        self.counters.add(ClusterCounter::SteppedDown, 1);
         for peer in leadership.members.sessions() {
             let answer = PeerAnswer::NotLeader { leader: None, term: self.seen };
             self.out.push(NodeEffect::ToPeer(peer, answer));
         }
-        self.keeper.lose(now, end != End::Expired);
+        self.keeper.lose(now, end != LeadershipEnd::Expired);
         match end {
-            End::Expired => self.keeper.seek(now),
-            End::Taken => self.keeper.back_off(now),
-            End::Outdated => {
+            LeadershipEnd::Expired => self.keeper.seek(now),
+            LeadershipEnd::Taken => self.keeper.back_off(now),
+            LeadershipEnd::Outdated => {
                 self.out.push(NodeEffect::Resign(leadership.lease));
                 self.keeper.back_off(now);
             }
-            End::Resigned => self.out.push(NodeEffect::Resign(leadership.lease)),
+            LeadershipEnd::Resigned => self.out.push(NodeEffect::Resign(leadership.lease)),
         }
     }
 

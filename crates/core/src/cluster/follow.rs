@@ -16,9 +16,9 @@ pub(super) enum Due {
     Silent,
 }
 
-/// The link.
+/// This broker's link to the leader.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct LeaderLink {
     heartbeat_ms: u64,
     silence_ms: u64,
     state: LinkState,
@@ -44,7 +44,7 @@ struct Up {
     next: u64,
 }
 
-impl Link {
+impl LeaderLink {
     pub(super) fn new(heartbeat_ms: u64, silence_ms: u64) -> Self {
         Self { heartbeat_ms, silence_ms, state: LinkState::Down }
     }

@@ -63,7 +63,7 @@ impl Leadership {
         let drained = |t: &Topology| -> Vec<String> {
             t.brokers.iter().filter(|b| b.draining).map(|b| b.address.clone()).collect()
         };
-        // A mark for this broker is meant for this life of it only if it has seen it itself.
+        // A mark for this broker is meant for this incarnation only if the broker has seen it.
         let mine = adopted.map(drained).is_some_and(|d| d.iter().any(|a| a == me));
         let drained = published.map(drained).unwrap_or_default();
         let drained = drained.into_iter().filter(|a| a != me || mine);

@@ -13,8 +13,9 @@ use crate::rng::Rng;
 
 /// Least time between two campaigns, ms, except for the one when a lease has run out.
 pub(super) const CAMPAIGN_EVERY_MS: u64 = 250;
-/// How often the lease is looked at while it is a stranger's or never runs out, ms.
-const STRANGER_EVERY_MS: u64 = 1_000;
+/// How often the lease is looked at while its holder is no broker of the cluster, or it never runs
+/// out, ms.
+const FOREIGN_EVERY_MS: u64 = 1_000;
 /// How long after a failed renewal it is tried again, ms.
 const RENEW_AGAIN_MS: u64 = 100;
 /// So long after a lease has run out, at most, its candidates come, ms: not all at the same moment.
@@ -37,7 +38,7 @@ pub(super) struct Keeper {
     ttl_ms: u64,
     renew_ms: u64,
     rng: Rng,
-    state: LeaseState,
+    state: KeeperState,
     /// Answers to campaigns sent until then say nothing any more: the lease was given up or lost
     /// since.
     void: Option<u64>,
@@ -49,8 +50,9 @@ pub(super) struct Keeper {
     rival: Option<(String, u64)>,
 }
 
+/// Whether this broker has the lease.
 #[derive(Debug)]
-enum LeaseState {
+enum KeeperState {
     /// Somebody else may lead. `at`: when to campaign; `None`: a leader answers, or it is over for
     /// good.
     Seeking { at: Option<u64> },
@@ -67,7 +69,7 @@ impl Keeper {
         rng: Rng,
         now: u64,
     ) -> Self {
-        let state = LeaseState::Seeking { at: Some(now) };
+        let state = KeeperState::Seeking { at: Some(now) };
         let address = address.to_owned();
         Self {
             address,
@@ -85,16 +87,16 @@ impl Keeper {
 
     pub(super) fn lease(&self) -> Option<&Lease> {
         match &self.state {
-            LeaseState::Holding { lease, .. } => Some(lease),
-            LeaseState::Seeking { .. } => None,
+            KeeperState::Holding { lease, .. } => Some(lease),
+            KeeperState::Seeking { .. } => None,
         }
     }
 
     /// Until when the lease may be acted on.
     pub(super) fn deadline(&self) -> Option<u64> {
         match &self.state {
-            LeaseState::Holding { deadline, .. } => Some(*deadline),
-            LeaseState::Seeking { .. } => None,
+            KeeperState::Holding { deadline, .. } => Some(*deadline),
+            KeeperState::Seeking { .. } => None,
         }
     }
 
@@ -106,7 +108,7 @@ impl Keeper {
     /// What is due, if anything; counts as sent. A term that is won is to be above `seen`.
     pub(super) fn due(&mut self, now: u64, seen: Term) -> Option<Ask> {
         match &mut self.state {
-            LeaseState::Seeking { at } => {
+            KeeperState::Seeking { at } => {
                 let lost = self.asked.filter(|_| self.asking).map_or(0, |asked| asked + 4 * self.ttl_ms);
                 at.filter(|at| *at <= now && lost <= now)?;
                 // An answer that never comes is given up.
@@ -116,7 +118,7 @@ impl Keeper {
                 let (address, incarnation, ttl_ms) = (self.address.clone(), self.incarnation, self.ttl_ms);
                 Some(Ask::Campaign(Candidate { address, incarnation, ttl_ms, seen }))
             }
-            LeaseState::Holding { lease, renew, renewing, .. } => {
+            KeeperState::Holding { lease, renew, renewing, .. } => {
                 if *renewing || *renew > now {
                     return None;
                 }
@@ -141,14 +143,14 @@ impl Keeper {
             self.seek(now + FLOOR_MS);
             return false;
         }
-        if let LeaseState::Holding { lease, deadline, .. } = &mut self.state
+        if let KeeperState::Holding { lease, deadline, .. } = &mut self.state
             && lease.term == term
         {
             *deadline = until.max(*deadline);
             return true;
         }
         let lease = Lease { address: self.address.clone(), incarnation: self.incarnation, term };
-        self.state = LeaseState::Holding {
+        self.state = KeeperState::Holding {
             lease,
             won: sent,
             deadline: until,
@@ -162,7 +164,7 @@ impl Keeper {
     /// knows. Says whether the lease was lost by it.
     pub(super) fn renewed(&mut self, now: u64, sent: u64, answer: Option<bool>) -> bool {
         let until = self.deadline_of(sent);
-        let LeaseState::Holding { won, deadline, renew, renewing, .. } = &mut self.state else {
+        let KeeperState::Holding { won, deadline, renew, renewing, .. } = &mut self.state else {
             return false;
         };
         if sent < *won {
@@ -186,12 +188,12 @@ impl Keeper {
         if void {
             self.void = Some(now);
         }
-        self.state = LeaseState::Seeking { at: None };
+        self.state = KeeperState::Seeking { at: None };
     }
 
     /// Campaign no more until asked to.
     pub(super) fn rest(&mut self) {
-        if let LeaseState::Seeking { at } = &mut self.state {
+        if let KeeperState::Seeking { at } = &mut self.state {
             *at = None;
         }
     }
@@ -199,7 +201,7 @@ impl Keeper {
     /// Campaign at this time, unless an earlier one is set.
     pub(super) fn seek(&mut self, when: u64) {
         let floor = self.asked.map_or(0, |asked| asked + FLOOR_MS);
-        if let LeaseState::Seeking { at } = &mut self.state {
+        if let KeeperState::Seeking { at } = &mut self.state {
             let when = when.max(floor);
             *at = Some(at.map_or(when, |at| at.min(when)));
         }
@@ -225,25 +227,26 @@ impl Keeper {
         self.seek((now + wait).max(floor));
     }
 
-    /// Somebody else has the lease, a broker or a stranger (`None`): campaign when it runs out.
+    /// Somebody else has the lease, a broker or a foreign holder (`None`): campaign when it runs
+    /// out.
     pub(super) fn held(&mut self, now: u64, broker: Option<&str>, remaining_ms: Option<u64>) {
         let over = remaining_ms.map_or(u64::MAX, |ms| now.saturating_add(ms));
         self.rival = broker.filter(|_| over < u64::MAX).map(|address| (address.to_owned(), over));
         let spread = self.rng.below(SPREAD_MS + 1);
         let over = over.saturating_add(1 + spread);
-        // A stranger need not keep to it.
-        let look = if self.rival.is_some() { u64::MAX } else { now + STRANGER_EVERY_MS };
+        // A foreign holder need not keep to it.
+        let look = if self.rival.is_some() { u64::MAX } else { now + FOREIGN_EVERY_MS };
         self.seek(over.min(look));
     }
 
     /// When something is due next.
     pub(super) fn next(&self) -> u64 {
         match &self.state {
-            LeaseState::Seeking { at } => {
+            KeeperState::Seeking { at } => {
                 let lost = self.asked.filter(|_| self.asking).map_or(0, |asked| asked + 4 * self.ttl_ms);
                 at.map_or(u64::MAX, |at| at.max(lost))
             }
-            LeaseState::Holding { deadline, renew, renewing, .. } => {
+            KeeperState::Holding { deadline, renew, renewing, .. } => {
                 if *renewing {
                     *deadline
                 } else {

@@ -13,7 +13,7 @@ use mtimer_types::limits::MAX_BROKERS;
 use mtimer_types::{Epoch, PartitionId};
 
 use super::api::{NodeOptions, PeerId};
-use super::assignment::{Candidate, Standing};
+use super::assignment::{AssignmentCandidate, Standing};
 use super::refusal;
 
 /// Two deaths within this time, ms, make a broker one that comes and goes; so long a good run
@@ -36,7 +36,7 @@ pub(super) enum HeartbeatOutcome {
     Heard { changed: bool },
 }
 
-/// A broker that is there.
+/// A broker that is a member of the cluster.
 #[derive(Debug, Default)]
 pub(super) struct Member {
     pub(super) incarnation: u64,
@@ -74,7 +74,7 @@ struct Flaps {
     held_until: u64,
 }
 
-/// All of it.
+/// All members of the cluster.
 #[derive(Debug)]
 pub(super) struct Members {
     options: NodeOptions,
@@ -201,7 +201,7 @@ impl Members {
             self.died(now, &beat.address, m.joined);
         }
         // Without a topology it has just begun: whatever mark there is was meant for an earlier
-        // life.
+        // incarnation.
         if before.is_some() || beat.topology.1 == 0 {
             self.drained.remove(&beat.address);
         }
@@ -280,7 +280,12 @@ impl Members {
     }
 
     /// What a member is to the assignment. `owner`: by partition, an address.
-    pub(super) fn candidate(&self, now: u64, address: &str, owners: &[Option<String>]) -> Option<Candidate> {
+    pub(super) fn candidate(
+        &self,
+        now: u64,
+        address: &str,
+        owners: &[Option<String>],
+    ) -> Option<AssignmentCandidate> {
         let m = self.map.get(address)?;
         let standing = if self.is_draining(address) {
             Standing::Draining
@@ -300,10 +305,10 @@ impl Members {
         };
         let cleared = m.reach.cleared.iter().filter(|(p, at)| fresh(p, **at));
         let unreachable: BTreeSet<_> = listed.chain(cleared).map(|(p, _)| *p).collect();
-        Some(Candidate { weight: m.weight, standing, unreachable })
+        Some(AssignmentCandidate { weight: m.weight, standing, unreachable })
     }
 
-    /// When time alone may change a [`Candidate`].
+    /// When time alone may change an [`AssignmentCandidate`].
     pub(super) fn recheck(&self, now: u64) -> u64 {
         let held = self.map.keys().map(|a| self.held_until(a));
         let reach = self.map.values().flat_map(|m| m.reach.listed.values().chain(m.reach.cleared.values()));

@@ -36,8 +36,8 @@ use mtimer_store::Lease;
 use mtimer_types::{Epoch, PartitionId, Term, Time};
 
 pub use self::api::{DrainError, NodeEffect, NodeInput, NodeOptions, PeerId};
-use self::counters::{Count, Counters};
-use self::follow::Link;
+use self::counters::{ClusterCounter, ClusterCounters};
+use self::follow::LeaderLink;
 use self::leader::Leadership;
 use self::lease::Keeper;
 use self::own::{Holdings, OwnershipChange};
@@ -65,7 +65,7 @@ pub struct Node {
     /// The cluster clock, as of the last input.
     clock: Time,
     keeper: Keeper,
-    link: Link,
+    link: LeaderLink,
     /// While this broker leads.
     leadership: Option<Leadership>,
     holdings: Holdings,
@@ -82,7 +82,7 @@ pub struct Node {
     answered: u64,
     /// When something was handled last.
     last: u64,
-    counters: Counters,
+    counters: ClusterCounters,
     out: Vec<NodeEffect>,
 }
 
@@ -101,7 +101,7 @@ impl Node {
             rng,
             now,
         );
-        let link = Link::new(options.heartbeat_ms, options.member_timeout_ms);
+        let link = LeaderLink::new(options.heartbeat_ms, options.member_timeout_ms);
         Self {
             options,
             seen: Term::default(),
@@ -119,7 +119,7 @@ impl Node {
             refused: false,
             answered: now,
             last: now,
-            counters: Counters::default(),
+            counters: ClusterCounters::default(),
             out: Vec::new(),
         }
     }
@@ -234,7 +234,7 @@ impl Node {
     /// ones would be as far ahead.
     fn see_epoch(&mut self, epoch: Epoch) {
         if epoch.0 > self.clock.as_ms().saturating_add(EPOCH_AHEAD_MS) {
-            self.counters.add(Count::StaleFrames, 1);
+            self.counters.add(ClusterCounter::StaleFrames, 1);
             return;
         }
         self.epoch = self.epoch.max(epoch);
@@ -245,7 +245,7 @@ impl Node {
         if self.topology.as_ref().is_some_and(|t| t.stamp() >= topology.stamp()) {
             return;
         }
-        self.counters.add(Count::TopologiesAdopted, 1);
+        self.counters.add(ClusterCounter::TopologiesAdopted, 1);
         self.out.push(NodeEffect::Adopt(Arc::clone(&topology)));
         let changes = self.holdings.adopt(now, &topology, &self.options.address, self.stopping.is_some());
         self.topology = Some(topology);

@@ -23,9 +23,9 @@ pub(super) enum OwnershipChange {
     Disown(PartitionId),
 }
 
-/// A partition that this broker was assigned at some time.
+/// The latest attempt to acquire a partition that this broker was assigned.
 #[derive(Clone, Copy, Debug, Default)]
-struct Attempt {
+struct AcquisitionAttempt {
     /// When it was asked for last.
     asked: u64,
     /// It is under way.
@@ -43,7 +43,7 @@ pub(super) struct Holdings {
     owned: BTreeMap<PartitionId, (Epoch, u64)>,
     /// To be handed over; the shell knows.
     leaving: BTreeSet<PartitionId>,
-    attempts: BTreeMap<PartitionId, Attempt>,
+    attempts: BTreeMap<PartitionId, AcquisitionAttempt>,
 }
 
 impl Holdings {
@@ -152,7 +152,7 @@ impl Holdings {
 
     /// What is to be asked for again by now.
     pub(super) fn due(&mut self, now: u64) -> Vec<OwnershipChange> {
-        let due = |a: &Attempt| a.again.is_some_and(|at| at <= now);
+        let due = |a: &AcquisitionAttempt| a.again.is_some_and(|at| at <= now);
         let partitions: Vec<_> = self.attempts.iter().filter(|(_, a)| due(a)).map(|(p, _)| *p).collect();
         partitions.into_iter().map(|p| self.ask(now, p)).collect()
     }

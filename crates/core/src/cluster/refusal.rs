@@ -75,7 +75,7 @@ pub(super) fn taken(beat: &Heartbeat) -> String {
     )
 }
 
-/// The beginning of something that a stranger has sent.
+/// The beginning of a text that a peer has sent, which may be of any length.
 fn shown(text: &str) -> String {
     text.chars().take(MAX_ADDRESS_BYTES).collect()
 }

@@ -11,12 +11,12 @@ use mtimer_types::{PartitionId, Time};
 use super::calls::OpenCall;
 use super::deferral::{DEFER_MS, Flush, TICK_MS};
 use super::open_requests::OpenRequests;
-use super::partition::Partition;
+use super::partition::OwnedPartition;
 use super::purpose::OpCtx;
 use super::queue::Queued;
 use super::recent::RecentIds;
 use super::requests::{away, check_age};
-use super::{Engine, Phase};
+use super::{Engine, EnginePhase};
 use crate::api::{Call, Effect, Now};
 
 /// Bytes of timers of one batch however small the budget is: one large timer.
@@ -45,8 +45,8 @@ impl Engine {
     /// Makes batches of what is queued, each with a claim if one is wanted.
     pub(super) fn commit(&mut self, now: Now) {
         let mut flush = self.deferral.begin_turn(now);
-        flush.acknowledgements |= self.phase != Phase::Running;
-        if self.phase == Phase::Releasing {
+        flush.acknowledgements |= self.phase != EnginePhase::Running;
+        if self.phase == EnginePhase::Releasing {
             return;
         }
         self.decline_waiting(now);
@@ -112,7 +112,7 @@ impl Engine {
         let size = self.batch_size();
         let mut overtaken = Vec::new();
         let ready =
-            |p: &&mut Partition| p.queue.has_deferrable() && !p.is_releasing() && !p.calls.has_batch();
+            |p: &&mut OwnedPartition| p.queue.has_deferrable() && !p.is_releasing() && !p.calls.has_batch();
         let Some(p) = self.partitions.get_mut(at).filter(ready) else { return };
         let queued = p.take_batch(now, size, &mut self.recent, &self.requests, &mut overtaken);
         if !queued.is_empty() {
@@ -150,7 +150,7 @@ impl Engine {
     }
 }
 
-impl Partition {
+impl OwnedPartition {
     /// Decides whether a batch goes now. What is queued goes at once, unless all of it may wait;
     /// then it goes at its deadline, with a claim that goes, or when a batch is full.
     fn next_batch(&mut self, now: Now, flush: Flush, size: BatchSize) -> NextBatch {

@@ -7,7 +7,7 @@
 use mtimer_types::Time;
 
 use super::deferral::{DEFER_MS, TICK_MS};
-use super::table::Table;
+use super::table::TimerTable;
 use crate::api::Now;
 
 /// How long before a timer is due its claim is asked for, ms, beyond the time that the store takes
@@ -95,7 +95,7 @@ impl Claims {
         &self,
         now: Now,
         ahead: u64,
-        table: &Table,
+        table: &TimerTable,
         is_due: bool,
         claim_out: impl FnOnce() -> bool,
     ) -> Option<Time> {
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_claim_that_reaches_far_is_written_again_before_the_fence_is_too_old() {
-        let table = Table::new(Seeded(1));
+        let table = TimerTable::new(Seeded(1));
         let mut claims = Claims::new(Time::ZERO);
         claims.ask(Some(Time::from_ms(10_000)));
         claims.confirm(None, 1_000);

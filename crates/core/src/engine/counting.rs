@@ -13,8 +13,8 @@ use mtimer_store::Census;
 use mtimer_types::PartitionId;
 
 use super::Engine;
-use super::counts::{About, Asker, Count, Row};
-use super::partition::Partition;
+use super::counts::{About, Asker, CountedPartition, CountingRun};
+use super::partition::OwnedPartition;
 use super::questions::QueryPart;
 use super::table::EntryState;
 use crate::api::{Call, Effect, Now, SessionId};
@@ -27,14 +27,15 @@ impl Engine {
 
     /// Begins a count if it is time, asks further partitions, and answers when all have answered.
     pub(super) fn count_partitions(&mut self, now: Now) {
-        self.counting.begin_if_due(now.mono_ms, self.partitions.iter().map(Partition::id));
+        self.counting.begin_if_due(now.mono_ms, self.partitions.iter().map(OwnedPartition::id));
         for at in self.counting.asked() {
             if self.partitions.get(at).is_none_or(|p| !p.is_up()) {
                 self.counting.lost(at);
             }
         }
         while let Some(at) = self.counting.next_partition() {
-            let view = if self.counting.has_askers() { Partition::view } else { Partition::outline };
+            let view =
+                if self.counting.has_askers() { OwnedPartition::view } else { OwnedPartition::outline };
             let Some(view) = self.partitions.get(at).map(view) else { continue };
             let number = self.counting.add(view);
             if view.reachable {
@@ -51,7 +52,7 @@ impl Engine {
         self.counting.answered(number, at, census);
     }
 
-    fn answer_count(&mut self, count: Count) {
+    fn answer_count(&mut self, count: CountingRun) {
         let status = count.is_wanted(About::Status).then(|| self.status_of(&count.rows));
         let view = count.is_wanted(About::Broker).then(|| self.view_of(&count.rows));
         if count.wants_stored {
@@ -68,7 +69,7 @@ impl Engine {
         }
     }
 
-    fn status_of(&self, rows: &[Row]) -> Status {
+    fn status_of(&self, rows: &[CountedPartition]) -> Status {
         let (loaded, loaded_bytes) = self.memory();
         let stored = stored(rows);
         let mut status = Status {
@@ -90,7 +91,7 @@ impl Engine {
         status
     }
 
-    fn view_of(&self, rows: &[Row]) -> BrokerView {
+    fn view_of(&self, rows: &[CountedPartition]) -> BrokerView {
         let (loaded, loaded_bytes) = self.memory();
         let mut clients: Vec<ClientView> = self.roster.client_views().collect();
         clients.sort_unstable_by(|a, b| a.dest.cmp(&b.dest));
@@ -108,7 +109,7 @@ impl Engine {
 }
 
 /// What the store holds of all partitions that were reached.
-fn stored(rows: &[Row]) -> Census {
+fn stored(rows: &[CountedPartition]) -> Census {
     let mut sum = Census::default();
     for c in rows.iter().filter_map(|row| row.census) {
         sum.pending += c.pending;
@@ -122,7 +123,7 @@ fn stored(rows: &[Row]) -> Census {
     sum
 }
 
-impl Partition {
+impl OwnedPartition {
     /// What memory knows of it without a look at its timers.
     fn outline(&self) -> PartitionView {
         PartitionView {

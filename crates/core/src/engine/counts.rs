@@ -44,16 +44,16 @@ pub(super) struct Counting {
     /// Whether the shell waits for it, too.
     wants_stored: bool,
     /// The count under way.
-    current: Option<Count>,
+    current: Option<CountingRun>,
     /// Number of the latest count: late answers to earlier ones are ignored.
     number: u64,
     /// When the next count may begin, monotonic ms.
     next_at: u64,
 }
 
-/// One count.
+/// One count of the partitions.
 #[derive(Debug)]
-pub(super) struct Count {
+pub(super) struct CountingRun {
     pub(super) askers: Vec<Asker>,
     /// Whether the shell has asked what the store holds.
     pub(super) wants_stored: bool,
@@ -62,12 +62,12 @@ pub(super) struct Count {
     left: VecDeque<PartitionId>,
     /// Partitions that were asked and have not answered.
     asked: Vec<PartitionId>,
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<CountedPartition>,
 }
 
-/// One partition.
+/// One partition of a count.
 #[derive(Debug)]
-pub(super) struct Row {
+pub(super) struct CountedPartition {
     pub(super) view: PartitionView,
     /// `None`: the partition cannot be reached.
     pub(super) census: Option<Census>,
@@ -99,7 +99,7 @@ impl Counting {
     pub(super) fn begin_if_due(&mut self, mono_ms: u64, partitions: impl Iterator<Item = PartitionId>) {
         if self.next().is_some_and(|at| at <= mono_ms) {
             self.number += 1;
-            self.current = Some(Count {
+            self.current = Some(CountingRun {
                 askers: std::mem::take(&mut self.waiting),
                 wants_stored: std::mem::take(&mut self.wants_stored),
                 began: mono_ms,
@@ -128,7 +128,7 @@ impl Counting {
             if view.reachable {
                 count.asked.push(view.partition);
             }
-            count.rows.push(Row { view, census: None });
+            count.rows.push(CountedPartition { view, census: None });
         }
         self.number
     }
@@ -148,7 +148,7 @@ impl Counting {
     }
 
     /// Ends the count if all partitions have answered.
-    pub(super) fn finish(&mut self, mono_ms: u64) -> Option<Count> {
+    pub(super) fn finish(&mut self, mono_ms: u64) -> Option<CountingRun> {
         let count = self.current.take_if(|count| count.left.is_empty() && count.asked.is_empty())?;
         let took = mono_ms.saturating_sub(count.began);
         self.next_at = mono_ms + (took * PAUSE_FACTOR).clamp(PAUSE_MS.0, PAUSE_MS.1);
@@ -156,7 +156,7 @@ impl Counting {
     }
 }
 
-impl Count {
+impl CountingRun {
     /// Whether somebody has asked for this.
     pub(super) fn is_wanted(&self, about: About) -> bool {
         self.askers.iter().any(|asker| asker.about == about)
@@ -170,7 +170,7 @@ impl Count {
     }
 }
 
-impl Row {
+impl CountedPartition {
     fn note(&mut self, census: Option<Census>) {
         match census {
             Some(c) => {
@@ -207,7 +207,7 @@ mod tests {
         counting.number
     }
 
-    fn corrs(count: &Count) -> Vec<u64> {
+    fn corrs(count: &CountingRun) -> Vec<u64> {
         count.askers.iter().map(|asker| asker.corr).collect()
     }
 

@@ -5,10 +5,10 @@ use mtimer_store::{Answer, Op, Verdict};
 use mtimer_types::{Mode, Time, TimerId};
 
 use super::destination::Dest;
-use super::members::{DestIx, MemberRef};
+use super::destination_members::{DestIx, MemberRef};
 use super::purpose::OpCtx;
-use super::table::{Entry, EntryState, Flight};
-use super::{Engine, Phase};
+use super::table::{EntryState, Flight, TimerEntry};
+use super::{Engine, EnginePhase};
 use crate::api::{Counter, Effect, Now};
 use crate::figures::RedeliveryCause;
 
@@ -22,7 +22,7 @@ impl Engine {
     pub(super) fn collect_due(&mut self, now: Now) {
         for at in self.partitions.ids() {
             let Some(p) = self.partitions.get_mut(at) else { continue };
-            let able = self.phase == Phase::Running && p.is_active() && p.owned_lately(now.mono_ms);
+            let able = self.phase == EnginePhase::Running && p.is_active() && p.owned_lately(now.mono_ms);
             if able && !p.due().is_empty() {
                 let due = p.take_due();
                 due.into_iter().for_each(|id| self.make_ready(now, id, None));
@@ -50,7 +50,7 @@ impl Engine {
     /// queue, or waits on for its claim, or for the end of an edit.
     fn make_ready(&mut self, now: Now, id: TimerId, from: Option<Time>) {
         let Some(p) = self.partition(id.partition()) else { return };
-        let is_meant = |e: &&mut Entry| match from {
+        let is_meant = |e: &&mut TimerEntry| match from {
             Some(fire) => e.is_waiting_for(fire),
             None => matches!(e.state, EntryState::Due),
         };
@@ -84,7 +84,7 @@ impl Engine {
     /// Settles what waits for credit and has missed its deadline. Called every
     /// [`HOUSEKEEPING_MS`](super::HOUSEKEEPING_MS); looks only at what has missed it.
     pub(super) fn expire_ready(&mut self, now: Now) {
-        if self.phase != Phase::Running {
+        if self.phase != EnginePhase::Running {
             return;
         }
         let missed = |d: &Dest| d.ready.next_deadline().is_some_and(|deadline| deadline < now.time);
@@ -122,7 +122,7 @@ impl Engine {
 
     /// Gives ready timers to members with credit.
     pub(super) fn dispatch(&mut self, now: Now) {
-        if self.phase != Phase::Running {
+        if self.phase != EnginePhase::Running {
             return;
         }
         for dest in self.roster.take_dirty() {
@@ -248,7 +248,7 @@ impl Engine {
         entry.taken = true;
         let (dest, expired) = (entry.dest, entry.record.timer.is_past_deadline(now.time));
         // The answer may be old: a process that was stopped, a store that is slow.
-        let able = fenced && self.phase == Phase::Running;
+        let able = fenced && self.phase == EnginePhase::Running;
         let wanted = able && !undecided && !expired;
         if wanted && self.roster.takes(member) {
             return self.deliver(now, id, member);

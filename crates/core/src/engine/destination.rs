@@ -6,9 +6,9 @@
 use mtimer_types::Destination;
 use slab::Slab;
 
+use super::destination_members::{DestIx, MemberRef};
 use super::flow::Flow;
 use super::hash::{Map, Seeded};
-use super::members::{DestIx, MemberRef};
 use super::parks::Parks;
 use super::ready::ReadyQueue;
 
@@ -82,7 +82,7 @@ impl Dest {
 
 /// All destinations, by number and by name.
 #[derive(Debug)]
-pub(super) struct Destinations {
+pub(super) struct DestinationTable {
     all: Slab<Dest>,
     by_name: Map<Destination, DestIx>,
     /// The one that was asked for last: neighbours mostly have the same.
@@ -91,7 +91,7 @@ pub(super) struct Destinations {
     dirty: Vec<DestIx>,
 }
 
-impl Destinations {
+impl DestinationTable {
     pub(super) fn new(seed: Seeded) -> Self {
         Self { all: Slab::new(), by_name: Map::with_hasher(seed), last: None, dirty: Vec::new() }
     }
@@ -155,7 +155,7 @@ impl Destinations {
 mod tests {
     use mtimer_types::PartitionId;
 
-    use super::super::members::Members;
+    use super::super::destination_members::DestinationMembers;
     use super::*;
     use crate::api::SessionId;
 
@@ -163,15 +163,15 @@ mod tests {
         Destination::new("test", app).unwrap()
     }
 
-    fn is_known(all: &Destinations, app: &str) -> bool {
+    fn is_known(all: &DestinationTable, app: &str) -> bool {
         all.iter().any(|(_, dest)| dest.name == name(app))
     }
 
     #[test]
     fn a_number_stays_valid_while_anything_refers_to_it() {
-        let mut all = Destinations::new(Seeded(1));
+        let mut all = DestinationTable::new(Seeded(1));
         let ix = all.ix(&name("a"));
-        let member = Members::default().insert(SessionId(1), 1, ix, 10);
+        let member = DestinationMembers::default().insert(SessionId(1), 1, ix, 10);
         let park = PartitionId(0);
         type Step = fn(&mut Dest, MemberRef, PartitionId);
         let references: [(Step, Step); 3] = [
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_number_that_was_forgotten_may_stand_for_another() {
-        let mut all = Destinations::new(Seeded(1));
+        let mut all = DestinationTable::new(Seeded(1));
         let a = all.ix(&name("a"));
         all.forget_unused(a);
         let b = all.ix(&name("b"));
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_destination_to_look_at_is_taken_once_and_not_forgotten_before() {
-        let mut all = Destinations::new(Seeded(1));
+        let mut all = DestinationTable::new(Seeded(1));
         let (a, b) = (all.ix(&name("a")), all.ix(&name("b")));
         [b, a, b].into_iter().for_each(|ix| all.touch(ix));
         all.forget_unused(a);
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_timer_that_is_on_its_way_back_from_the_park_is_pending_once() {
-        let mut all = Destinations::new(Seeded(1));
+        let mut all = DestinationTable::new(Seeded(1));
         let (ix, at) = (all.ix(&name("a")), PartitionId(0));
         let dest = all.get_mut(ix);
         dest.enter();

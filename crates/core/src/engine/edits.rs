@@ -22,11 +22,11 @@
 use mtimer_store::Op;
 use mtimer_types::{KeyPolicy, Target, Time, TimerId};
 
-use super::partition::Partition;
+use super::partition::OwnedPartition;
 use super::purpose::OpCtx;
-use super::table::{Entry, EntryState};
+use super::table::{EntryState, TimerEntry};
 
-impl Partition {
+impl OwnedPartition {
     /// Whether an edit holds this timer.
     pub(super) fn edited(&self, id: TimerId) -> bool {
         if self.edits.is_empty() && self.key_edits.is_empty() {
@@ -123,7 +123,7 @@ impl Partition {
     /// The attempt of a timer that was sent, here or by the predecessor, and has no outcome in the
     /// store.
     fn sent_attempt(&self, id: TimerId) -> Option<u32> {
-        let attempt = self.table.get(id).and_then(Entry::unsettled_attempt);
+        let attempt = self.table.get(id).and_then(TimerEntry::unsettled_attempt);
         // The predecessor has sent it, and no claim in the store tells.
         attempt.or_else(|| self.inherited.get(id).map(|f| f.attempt))
     }
@@ -131,13 +131,14 @@ impl Partition {
     /// Whether an attempt of a timer has begun: it cannot be moved any more.
     fn is_begun(&self, id: TimerId) -> bool {
         // A take that the store refuses for now is asked for again, whatever the time is then.
-        let begun = |e: &Entry| e.attempt() > 1 || e.taken || matches!(e.state, EntryState::Taking { .. });
+        let begun =
+            |e: &TimerEntry| e.attempt() > 1 || e.taken || matches!(e.state, EntryState::Taking { .. });
         self.sent_attempt(id).is_some() || self.table.get(id).is_some_and(begun)
     }
 
     /// Whether the store is certain to refuse to move a timer to `due`.
     fn is_unmovable(&self, id: TimerId, due: Time) -> bool {
-        let past = |e: &Entry| e.record.timer.is_past_deadline(due);
+        let past = |e: &TimerEntry| e.record.timer.is_past_deadline(due);
         self.is_begun(id) || self.table.get(id).is_some_and(past)
     }
 }

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use mtimer_types::Time;
 
 use super::Engine;
-use super::members::DestIx;
+use super::destination_members::DestIx;
 use super::table::EntryState;
 use crate::figures::{Backlog, Figures};
 

@@ -17,22 +17,22 @@ pub(super) enum Condition {
     /// It takes nothing. Outcomes on their way to the store hold at least half of its credit in
     /// use. Parking would only give the store more to do.
     Settling,
-    /// It has had no credit for [`Delays::idle`].
+    /// It has had no credit for [`StallThresholds::idle`].
     Idle,
-    /// It has had no credit for [`Delays::stuck`], so waiting for it is no use.
+    /// It has had no credit for [`StallThresholds::stuck`], so waiting for it is no use.
     Stuck,
 }
 
 /// When a destination counts as idle and as stuck, in ms without credit.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Delays {
+pub(super) struct StallThresholds {
     idle: u64,
     stuck: u64,
 }
 
-impl Delays {
-    /// The delays of a destination whose timers are parked after `park_after_ms`. Without clients
-    /// it is idle at once.
+impl StallThresholds {
+    /// The thresholds of a destination whose timers are parked after `park_after_ms`. Without
+    /// clients it is idle at once.
     pub(super) fn new(park_after_ms: u64, has_clients: bool) -> Self {
         let idle = if has_clients { IDLE_MS.min(park_after_ms) } else { 0 };
         Self { idle, stuck: park_after_ms }
@@ -89,19 +89,19 @@ impl Flow {
     pub(super) fn condition(
         &self,
         at: u64,
-        delays: Delays,
+        thresholds: StallThresholds,
         pressure: Pressure,
         in_use: impl FnOnce() -> usize,
     ) -> Condition {
         let Some(since) = self.blocked_since else { return Condition::Flowing };
         let blocked_ms = at.saturating_sub(since);
-        if blocked_ms < delays.idle {
+        if blocked_ms < thresholds.idle {
             return Condition::Flowing;
         }
         if pressure != Pressure::Full && self.is_settling() && 2 * self.settling >= in_use() {
             return Condition::Settling;
         }
-        if blocked_ms < delays.stuck { Condition::Idle } else { Condition::Stuck }
+        if blocked_ms < thresholds.stuck { Condition::Idle } else { Condition::Stuck }
     }
 }
 
@@ -109,7 +109,7 @@ impl Flow {
 mod tests {
     use super::*;
 
-    const DELAYS: Delays = Delays { idle: 150, stuck: 1_000 };
+    const THRESHOLDS: StallThresholds = StallThresholds { idle: 150, stuck: 1_000 };
 
     /// A destination that has had no credit since 10,000 ms, with outcomes under way.
     fn blocked(settling: usize) -> Flow {
@@ -123,7 +123,7 @@ mod tests {
     fn a_destination_without_credit_becomes_idle_and_then_stuck() {
         let flow = blocked(0);
         let at = [10_149, 10_150, 10_999, 11_000];
-        let conditions = at.map(|at| flow.condition(at, DELAYS, Pressure::Free, || 10));
+        let conditions = at.map(|at| flow.condition(at, THRESHOLDS, Pressure::Free, || 10));
         use Condition::{Flowing, Idle, Stuck};
         assert_eq!(conditions, [Flowing, Idle, Idle, Stuck]);
     }
@@ -132,37 +132,37 @@ mod tests {
     fn one_with_credit_flows_however_long_it_takes_nothing() {
         let mut flow = blocked(0);
         flow.note_credit(10_500, 0, true);
-        assert_eq!(flow.condition(99_000, DELAYS, Pressure::Full, || 0), Condition::Flowing);
+        assert_eq!(flow.condition(99_000, THRESHOLDS, Pressure::Full, || 0), Condition::Flowing);
     }
 
     #[test]
     fn what_it_takes_and_only_that_begins_its_time_anew() {
         let mut flow = blocked(0);
         flow.note_credit(10_900, 0, false);
-        assert_eq!(flow.condition(11_000, DELAYS, Pressure::Free, || 10), Condition::Stuck);
+        assert_eq!(flow.condition(11_000, THRESHOLDS, Pressure::Free, || 10), Condition::Stuck);
         flow.note_credit(11_000, 3, false);
-        assert_eq!(flow.condition(11_149, DELAYS, Pressure::Free, || 10), Condition::Flowing);
-        assert_eq!(flow.condition(11_150, DELAYS, Pressure::Free, || 10), Condition::Idle);
+        assert_eq!(flow.condition(11_149, THRESHOLDS, Pressure::Free, || 10), Condition::Flowing);
+        assert_eq!(flow.condition(11_150, THRESHOLDS, Pressure::Free, || 10), Condition::Idle);
         assert_eq!(flow.pace(), 4);
     }
 
     #[test]
     fn it_settles_while_the_store_holds_half_of_its_credit_and_memory_is_not_full() {
-        let of = |settling, pressure| blocked(settling).condition(11_000, DELAYS, pressure, || 10);
+        let of = |settling, pressure| blocked(settling).condition(11_000, THRESHOLDS, pressure, || 10);
         assert_eq!([0, 4].map(|n| of(n, Pressure::Free)), [Condition::Stuck; 2]);
         assert_eq!(of(5, Pressure::Free), Condition::Settling);
         assert_eq!(of(5, Pressure::Pressed), Condition::Settling);
         assert_eq!(of(5, Pressure::Full), Condition::Stuck);
         let mut flow = blocked(5);
         flow.end_settling();
-        assert_eq!(flow.condition(11_000, DELAYS, Pressure::Free, || 10), Condition::Stuck);
+        assert_eq!(flow.condition(11_000, THRESHOLDS, Pressure::Free, || 10), Condition::Stuck);
     }
 
     #[test]
     fn without_clients_it_is_idle_at_once() {
-        let delays = Delays::new(1_000, false);
-        assert_eq!(blocked(0).condition(10_000, delays, Pressure::Free, || 0), Condition::Idle);
-        let delays = Delays::new(100, true);
-        assert_eq!((delays.idle, delays.stuck), (100, 100), "idle is not later than stuck");
+        let thresholds = StallThresholds::new(1_000, false);
+        assert_eq!(blocked(0).condition(10_000, thresholds, Pressure::Free, || 0), Condition::Idle);
+        let thresholds = StallThresholds::new(100, true);
+        assert_eq!((thresholds.idle, thresholds.stuck), (100, 100), "idle is not later than stuck");
     }
 }

@@ -14,10 +14,10 @@ use mtimer_store::InFlight;
 use mtimer_types::{PartitionId, TimerId};
 
 use super::calls::OpenCall;
-use super::partition::Partition;
+use super::partition::OwnedPartition;
 use super::purpose::OpCtx;
 use super::table::EntryState;
-use super::{Engine, Phase};
+use super::{Engine, EnginePhase};
 use crate::api::{Call, Effect, Now, SessionId};
 
 /// By how much the clock of a predecessor is assumed to have been ahead, at most, ms. Brokers that
@@ -35,7 +35,7 @@ impl Engine {
         self.topology = Some(topology);
     }
 
-    /// Tells a new session.
+    /// Sends the topology to a new session.
     pub(super) fn introduce(&mut self, session: SessionId) {
         if let Some(topology) = &self.topology {
             self.effects.push(Effect::Send(session, ServerMessage::Topology((**topology).clone())));
@@ -83,13 +83,14 @@ impl Engine {
         }
     }
 
-    /// Gives up what is being given up and waits for nothing any more.
+    /// Releases the leaving partitions with nothing pending.
     pub(super) fn hand_over(&mut self, now: Now) {
-        if self.phase == Phase::Releasing {
+        if self.phase == EnginePhase::Releasing {
             return;
         }
-        let ready = |p: &&Partition| p.is_leaving() && !p.is_releasing() && !p.takes_under_way();
-        let leaving: Vec<PartitionId> = self.partitions.iter().filter(ready).map(Partition::id).collect();
+        let ready = |p: &&OwnedPartition| p.is_leaving() && !p.is_releasing() && !p.takes_under_way();
+        let leaving: Vec<PartitionId> =
+            self.partitions.iter().filter(ready).map(OwnedPartition::id).collect();
         for at in leaving {
             self.release_one(now, at);
         }
@@ -133,9 +134,9 @@ impl Engine {
     }
 }
 
-impl Partition {
-    /// Whether everything that was sent before this ownership began, and still lives, is in memory
-    /// or counted by the store.
+impl OwnedPartition {
+    /// Whether every live timer sent before this ownership has been read: it is in memory, or the
+    /// store counts it.
     pub(super) fn has_read_past(&self) -> bool {
         self.horizon() >= self.since() + CLOCKS_MS && !self.calls.is_reading_taken()
     }

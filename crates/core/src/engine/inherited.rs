@@ -11,7 +11,7 @@ use mtimer_store::{InFlight, Record};
 use mtimer_types::TimerId;
 
 use super::hash::{Map, Seeded};
-use super::table::Table;
+use super::table::TimerTable;
 
 /// The inherited deliveries of one partition.
 #[derive(Debug)]
@@ -48,12 +48,12 @@ impl Inherited {
     }
 
     /// Says whether the timer of one is not in memory.
-    pub(super) fn has_unread(&self, table: &Table) -> bool {
+    pub(super) fn has_unread(&self, table: &TimerTable) -> bool {
         self.0.keys().any(|id| !table.contains(*id))
     }
 
     /// Drops those whose timers are not in memory.
-    pub(super) fn drop_unread(&mut self, table: &Table) {
+    pub(super) fn drop_unread(&mut self, table: &TimerTable) {
         self.0.retain(|id, _| table.contains(*id));
     }
 
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn those_whose_timers_were_not_found_are_dropped() {
         let id = TimerId::from_u128(1);
-        let (mut inherited, table) = (Inherited::new(Seeded(1)), Table::new(Seeded(1)));
+        let (mut inherited, table) = (Inherited::new(Seeded(1)), TimerTable::new(Seeded(1)));
         assert!(!inherited.has_unread(&table));
         inherited.take_over([InFlight { id, attempt: 1, session: 1, until: Time::ZERO }]);
         assert!(inherited.has_unread(&table));

@@ -6,10 +6,10 @@ use mtimer_types::{DeadReason, PartitionId, Time, TimerId, limits::MAX_PAGE};
 
 use super::calls::OpenCall;
 use super::deferral::together_by;
-use super::partition::Partition;
+use super::partition::OwnedPartition;
 use super::purpose::OpCtx;
-use super::table::{ENTRY_BYTES, Entry, EntryState, Flight};
-use super::{Engine, Phase};
+use super::table::{ENTRY_BYTES, EntryState, Flight, TimerEntry};
+use super::{Engine, EnginePhase};
 use crate::api::{Call, Counter, Effect, Now};
 
 /// Timers of one load: an answer is taken in in about a millisecond.
@@ -71,7 +71,7 @@ impl Engine {
 
     /// Asks for what fires soon.
     pub(super) fn load_more(&mut self, now: Now) {
-        if self.phase != Phase::Running {
+        if self.phase != EnginePhase::Running {
             return;
         }
         let (_, used) = self.memory();
@@ -82,8 +82,8 @@ impl Engine {
         let max_timers = ((free / ENTRY_BYTES) as usize).clamp(LEAST_TIMERS, LOAD_TIMERS);
         let max_bytes = (free as usize).clamp(64 * 1024, LOAD_BYTES);
         let backlog = if used >= budget { LEAST_BACKLOG } else { BACKLOG };
-        let behind = |p: &Partition| p.horizon() < now.time;
-        let wants = |p: &&mut Partition| {
+        let behind = |p: &OwnedPartition| p.horizon() < now.time;
+        let wants = |p: &&mut OwnedPartition| {
             // Half of the window is a margin, so that loads come in large steps.
             let enough = p.horizon() >= now.time + preload / 2 && p.horizon() > now.time;
             let waiting = p.due().len() + p.queue.parks() > backlog;
@@ -173,7 +173,7 @@ impl Engine {
                 EntryState::Waiting
             }
         };
-        p.table.insert(Entry { record, dest, fire, covered, taken: false, state });
+        p.table.insert(TimerEntry { record, dest, fire, covered, taken: false, state });
     }
 
     /// A timer read by [`Engine::fetch`]: memory agrees with what the store has.

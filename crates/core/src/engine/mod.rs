@@ -14,11 +14,11 @@
 //!   questions (`questions`), inherited deliveries (`inherited`);
 //! - of a destination (`destination`): timers that wait for credit (`ready`), parked ones
 //!   (`parks`), progress (`flow`), and how many may wait (`backlog_limit`);
-//! - of the broker: sessions and their credit (`roster`, `members`), requests and settlements that
-//!   are not answered (`open_requests`, `reports`), the times at which deferred work goes
-//!   (`deferral`), callback timeouts (`timeouts`), ids of acknowledged timers (`recent`), memory
-//!   (`pressure`), time that counts against clients (`attended`), counts of partitions (`counts`),
-//!   sweeps of parks (`sweeps`).
+//! - of the broker: sessions and their credit (`roster`, `destination_members`), requests and
+//!   settlements that are not answered (`open_requests`, `settle_reports`), the times at which
+//!   deferred work goes (`deferral`), callback timeouts (`timeouts`), ids of acknowledged timers
+//!   (`recent`), memory (`pressure`), time that counts against clients (`attended`), counts of
+//!   partitions (`counts`), sweeps of parks (`sweeps`).
 //!
 //! Invariants:
 //!
@@ -45,6 +45,7 @@ mod counts;
 mod deferral;
 mod delivery;
 mod destination;
+mod destination_members;
 mod edits;
 mod figures;
 mod flow;
@@ -54,7 +55,6 @@ mod holds;
 mod inherited;
 mod key_edits;
 mod loading;
-mod members;
 mod open_requests;
 mod outcomes;
 mod ownership;
@@ -70,10 +70,10 @@ mod queue;
 mod ready;
 mod recent;
 mod replies;
-mod reports;
 mod requests;
 mod roster;
 mod settle;
+mod settle_reports;
 mod stop;
 mod sweep;
 mod sweeps;
@@ -92,12 +92,12 @@ use self::counts::Counting;
 use self::deferral::Deferral;
 use self::hash::Seeded;
 use self::open_requests::OpenRequests;
-use self::partition::Partition;
+use self::partition::OwnedPartition;
 use self::partitions::Partitions;
 use self::pressure::Pressure;
 use self::recent::RecentIds;
-use self::reports::Reports;
 use self::roster::Roster;
+use self::settle_reports::SettleReports;
 use self::sweeps::Sweeps;
 use self::timeouts::Timeouts;
 use crate::api::{Counter, Effect, EngineOptions, Input, Now, SessionEvent, SessionId};
@@ -117,7 +117,7 @@ pub struct Engine {
     /// Sessions, destinations, credit.
     roster: Roster,
     requests: OpenRequests,
-    reports: Reports,
+    reports: SettleReports,
     counting: Counting,
     /// Who is to own what, if there is a cluster around this broker.
     topology: Option<Arc<Topology>>,
@@ -134,13 +134,14 @@ pub struct Engine {
     tallies: Tallies,
     /// Deliveries and takes not settled, settlements not stored.
     unsettled: usize,
-    phase: Phase,
+    phase: EnginePhase,
     /// Monotonic ms.
     housekeeping_at: u64,
 }
 
+/// How far the engine is on its way from running to stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Phase {
+enum EnginePhase {
     Running,
     Draining,
     Releasing,
@@ -157,7 +158,7 @@ impl Engine {
             partitions: Partitions::new(options.partitions),
             roster: Roster::new(seed),
             requests: OpenRequests::default(),
-            reports: Reports::default(),
+            reports: SettleReports::default(),
             counting: Counting::default(),
             topology: None,
             recent: RecentIds::new(seed, now),
@@ -166,7 +167,7 @@ impl Engine {
             counters: [0; Counter::ALL.len()],
             tallies: Tallies::default(),
             unsettled: 0,
-            phase: Phase::Running,
+            phase: EnginePhase::Running,
             housekeeping_at: now.mono_ms,
             deferral: Deferral::default(),
             pressure: Pressure::Free,
@@ -248,7 +249,7 @@ impl Engine {
         if let SessionEvent::Opened { client } = event {
             self.roster.open(session, client);
             self.introduce(session);
-            if self.phase != Phase::Running {
+            if self.phase != EnginePhase::Running {
                 self.effects.push(Effect::Send(session, mtimer_protocol::ServerMessage::Closing));
             }
             return;
@@ -282,7 +283,7 @@ impl Engine {
         self.effects.push(Effect::Close(session, reason.into()));
     }
 
-    fn partition(&mut self, id: PartitionId) -> Option<&mut Partition> {
+    fn partition(&mut self, id: PartitionId) -> Option<&mut OwnedPartition> {
         self.partitions.get_mut(id)
     }
 

@@ -20,7 +20,7 @@ struct OpenRequest {
 
 /// A request all of whose operations are answered.
 #[derive(Debug)]
-pub(super) struct Answered {
+pub(super) struct AnsweredRequest {
     pub(super) session: SessionId,
     pub(super) corr: u64,
     pub(super) replies: Vec<OpReply>,
@@ -55,7 +55,7 @@ impl OpenRequests {
     }
 
     /// Answers one operation. Returns the request if it was the last.
-    pub(super) fn answer(&mut self, to: ReplyRef, reply: OpReply) -> Option<Answered> {
+    pub(super) fn answer(&mut self, to: ReplyRef, reply: OpReply) -> Option<AnsweredRequest> {
         let open = self.0.get_mut(to.request)?;
         open.replies[to.index] = reply;
         open.missing -= 1;
@@ -63,7 +63,7 @@ impl OpenRequests {
             return None;
         }
         let OpenRequest { session, corr, replies, .. } = self.0.remove(to.request);
-        Some(Answered { session, corr, replies })
+        Some(AnsweredRequest { session, corr, replies })
     }
 
     /// How many are open.

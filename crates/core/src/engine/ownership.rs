@@ -6,10 +6,10 @@ use mtimer_types::{Epoch, PartitionId, Time, TimerId};
 
 use super::calls::OpenCall;
 use super::key_edits::KeyedOp;
-use super::partition::{Partition, Unfinished};
+use super::partition::{OwnedPartition, Unfinished};
 use super::purpose::{OpCtx, failed};
-use super::table::{Entry, EntryState};
-use super::{Engine, Phase};
+use super::table::{EntryState, TimerEntry};
+use super::{Engine, EnginePhase};
 use crate::api::{Call, Counter, Effect, Now};
 
 impl Engine {
@@ -21,7 +21,7 @@ impl Engine {
         prior_claim: Time,
         in_flight: Vec<InFlight>,
     ) {
-        let mut p = Partition::new(id, epoch, prior_claim, now.time, self.seed);
+        let mut p = OwnedPartition::new(id, epoch, prior_claim, now.time, self.seed);
         p.inherited.take_over(in_flight);
         // Not those of all partitions at once.
         p.trim_from(now.mono_ms + u64::from(id.0) * 997 % 60_000);
@@ -80,13 +80,13 @@ impl Engine {
         }
         self.forget_parks(id);
         self.effects.push(Effect::LaneEnded(id, error));
-        if self.phase == Phase::Releasing {
+        if self.phase == EnginePhase::Releasing {
             self.check_released();
         }
     }
 
     /// Gives back what a timer holds that leaves memory.
-    pub(super) fn retire(&mut self, id: TimerId, entry: &Entry) {
+    pub(super) fn retire(&mut self, id: TimerId, entry: &TimerEntry) {
         let dest = entry.dest;
         let member = match &entry.state {
             EntryState::Ready { .. } => {

@@ -7,19 +7,19 @@ use mtimer_types::{Destination, PartitionId, Timer, TimerId};
 use super::Engine;
 use super::backlog_limit::{BacklogLimit, backlog_limit};
 use super::calls::OpenCall;
-use super::flow::Delays;
-use super::members::DestIx;
+use super::destination_members::DestIx;
+use super::flow::StallThresholds;
 use super::purpose::OpCtx;
-use super::table::{Entry, EntryState};
+use super::table::{EntryState, TimerEntry};
 use crate::api::{Call, Counter, Now};
 
 impl Engine {
     /// What may wait in memory for a destination's credit.
     fn backlog_limit(&self, dest: DestIx) -> BacklogLimit {
         let flow = &self.roster.dest(dest).flow;
-        let delays = Delays::new(self.options.park_after_ms, self.roster.has_members(dest));
+        let thresholds = StallThresholds::new(self.options.park_after_ms, self.roster.has_members(dest));
         let in_use = || self.roster.outstanding(dest);
-        let condition = flow.condition(self.attended.ms(), delays, self.pressure, in_use);
+        let condition = flow.condition(self.attended.ms(), thresholds, self.pressure, in_use);
         backlog_limit(condition, self.pressure, flow.pace())
     }
 
@@ -151,7 +151,7 @@ impl Engine {
             }
             p.queue.push_own(Op::Unpark { id, fire: now.time }, OpCtx::Unpark { id });
             let (fire, state) = (now.time, EntryState::Unparking);
-            let entry = Entry { record, dest, fire, covered: false, taken: false, state };
+            let entry = TimerEntry { record, dest, fire, covered: false, taken: false, state };
             p.table.insert(entry);
             self.roster.dest_mut(dest).enter();
             coming += 1;

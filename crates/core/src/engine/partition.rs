@@ -19,7 +19,7 @@ use super::purpose::{OpCtx, failed};
 use super::questions::Questions;
 use super::queue::OpQueue;
 use super::recent::RecentIds;
-use super::table::{EntryState, Table};
+use super::table::{EntryState, TimerTable};
 use crate::api::Now;
 
 /// Operations that wait for a batch, or for their turn at a key; beyond it clients are told that it
@@ -30,7 +30,7 @@ const TRIM_MS: u64 = 60_000;
 
 /// How far an ownership has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stage {
+enum OwnershipStage {
     Serving,
     /// It is given up for another broker: nothing new is begun.
     Leaving,
@@ -42,7 +42,7 @@ enum Stage {
 #[derive(Debug)]
 pub(super) struct Unfinished {
     /// The timers in memory.
-    pub(super) table: Table,
+    pub(super) table: TimerTable,
     /// What has gone to the store and has no answer.
     pub(super) sent: Vec<OpCtx>,
     /// What has not gone to the store.
@@ -51,13 +51,14 @@ pub(super) struct Unfinished {
     pub(super) waiting: Vec<KeyedOp>,
 }
 
+/// A partition that this broker owns.
 #[derive(Debug)]
-pub(super) struct Partition {
+pub(super) struct OwnedPartition {
     id: PartitionId,
     epoch: Epoch,
     prior_claim: Time,
     since: Time,
-    stage: Stage,
+    stage: OwnershipStage,
     /// Why the store cannot be reached.
     down: Option<String>,
     /// Since when, monotonic ms, once the engine has looked.
@@ -67,7 +68,7 @@ pub(super) struct Partition {
     put_off: Vec<(Op, OpCtx)>,
     /// When dead letters and unconfirmed timers are trimmed next, monotonic ms.
     trim_at: u64,
-    pub(super) table: Table,
+    pub(super) table: TimerTable,
     /// Operations that wait for the next batch.
     pub(super) queue: OpQueue,
     pub(super) calls: Calls,
@@ -85,7 +86,7 @@ pub(super) struct Partition {
     pub(super) inherited: Inherited,
 }
 
-impl Partition {
+impl OwnedPartition {
     /// A partition that is owned since `since` (cluster time) with this epoch. The previous owner
     /// has claimed up to `prior_claim`.
     pub(super) fn new(id: PartitionId, epoch: Epoch, prior_claim: Time, since: Time, seed: Seeded) -> Self {
@@ -94,14 +95,14 @@ impl Partition {
             epoch,
             prior_claim,
             since,
-            stage: Stage::Serving,
+            stage: OwnershipStage::Serving,
             down: None,
             down_since: None,
             horizon: Time::ZERO,
             due: Vec::new(),
             put_off: Vec::new(),
             trim_at: 0,
-            table: Table::new(seed),
+            table: TimerTable::new(seed),
             queue: OpQueue::new(seed),
             calls: Calls::default(),
             claims: Claims::new(prior_claim),
@@ -134,24 +135,24 @@ impl Partition {
 
     /// Whether it is given up, or being released.
     pub(super) fn is_leaving(&self) -> bool {
-        self.stage != Stage::Serving
+        self.stage != OwnershipStage::Serving
     }
 
     /// Whether the release is under way: nothing more goes to the store.
     pub(super) fn is_releasing(&self) -> bool {
-        self.stage == Stage::Releasing
+        self.stage == OwnershipStage::Releasing
     }
 
     /// Begins to give it up.
     pub(super) fn leave(&mut self) {
-        if self.stage == Stage::Serving {
-            self.stage = Stage::Leaving;
+        if self.stage == OwnershipStage::Serving {
+            self.stage = OwnershipStage::Leaving;
         }
     }
 
     /// The release goes to the store.
     pub(super) fn begin_release(&mut self) {
-        self.stage = Stage::Releasing;
+        self.stage = OwnershipStage::Releasing;
     }
 
     /// Why the store cannot be reached, if it cannot.
@@ -338,8 +339,8 @@ impl Partition {
 mod tests {
     use super::*;
 
-    fn partition() -> Partition {
-        Partition::new(PartitionId(0), Epoch(1), Time::ZERO, Time::ZERO, Seeded(1))
+    fn partition() -> OwnedPartition {
+        OwnedPartition::new(PartitionId(0), Epoch(1), Time::ZERO, Time::ZERO, Seeded(1))
     }
 
     #[test]
@@ -348,7 +349,8 @@ mod tests {
         p.claims.confirm(Some(Time::from_ms(100)), 0);
         p.push_due(TimerId::from_u128(1));
         let now = Now { time: Time::from_ms(200), mono_ms: 0 };
-        let state = |p: &Partition| (p.may_send(Time::from_ms(100), 0), p.claim_wanted(now, 0).is_some());
+        let state =
+            |p: &OwnedPartition| (p.may_send(Time::from_ms(100), 0), p.claim_wanted(now, 0).is_some());
         assert_eq!(state(&p), (true, true));
         p.set_health(Some("away".into()));
         assert_eq!(state(&p), (true, false), "a claim waits for the store");

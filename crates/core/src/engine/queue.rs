@@ -124,9 +124,9 @@ impl OpQueue {
         let mut batch = Vec::with_capacity(self.len.min(most));
         let lower = (self.parks.len() + of_sessions).min(most / 4);
         batch.extend(self.prompt.drain(..self.prompt.len().min(most - lower)));
-        let room = most - batch.len();
-        let lower = of_sessions.min(most / 8).min(room);
-        batch.extend(self.parks.drain(..self.parks.len().min(room - lower)));
+        let space = most - batch.len();
+        let lower = of_sessions.min(most / 8).min(space);
+        batch.extend(self.parks.drain(..self.parks.len().min(space - lower)));
         let mut bytes = 0;
         while batch.len() < most && (bytes < most_bytes || batch.is_empty()) {
             let Some(session) = self.turns.pop_front() else { break };

@@ -12,7 +12,7 @@ use mtimer_types::{DeadReason, PartitionId, Target, Time, Timer, TimerId};
 
 use super::Engine;
 use super::calls::OpenCall;
-use super::open_requests::Answered;
+use super::open_requests::AnsweredRequest;
 use super::purpose::{KeyName, OpCtx, ReplyRef, failed};
 use super::table::EntryState;
 use crate::api::{Call, Counter, Effect, Now};
@@ -267,7 +267,9 @@ impl Engine {
 
     pub(super) fn reply(&mut self, to: ReplyRef, reply: OpReply) {
         self.tallies.replied(&reply);
-        let Some(Answered { session, corr, replies }) = self.requests.answer(to, reply) else { return };
+        let Some(AnsweredRequest { session, corr, replies }) = self.requests.answer(to, reply) else {
+            return;
+        };
         if let Some(s) = self.roster.sessions.get_mut(&session) {
             s.unanswered = s.unanswered.saturating_sub(replies.len());
             self.effects.push(Effect::Send(session, ServerMessage::Reply { corr, replies }));

@@ -9,11 +9,11 @@ use mtimer_types::limits::{MAX_BATCH, MAX_SENT_AHEAD_MS, MAX_SESSION_INFLIGHT, R
 use mtimer_types::{PartitionId, Target, Time, TimerId, timer::check_distance};
 
 use super::key_edits::{Admission, KEY_OPS, KeyedOp};
-use super::partition::{Partition, QUEUE_OPS};
+use super::partition::{OwnedPartition, QUEUE_OPS};
 use super::purpose::{KeyName, OpCtx, ReplyRef, failed};
 use super::queue::QueueClass;
 use super::table::EntryState;
-use super::{Engine, Phase};
+use super::{Engine, EnginePhase};
 use crate::api::{Counter, DeniedOp, Now, SessionId};
 
 /// What a client is told whose request did not leave for the store.
@@ -54,7 +54,7 @@ impl Engine {
         let over = s.unanswered + ops.len() > MAX_SESSION_INFLIGHT;
         s.unanswered += ops.len();
         let open = self.requests.open(session, corr, first_sent, ops.len());
-        let blanket = if self.phase != Phase::Running {
+        let blanket = if self.phase != EnginePhase::Running {
             Some(failed(ErrorCode::Stopping, "the broker is stopping: try another, or again later"))
         } else if over {
             let text = format!("more than {MAX_SESSION_INFLIGHT} operations unanswered: wait for answers");
@@ -173,7 +173,7 @@ impl Engine {
 
     /// Queues a client's operation. If it goes `soon`, no timer that it can change is sent from
     /// here on until it is answered; else from when it leaves for the store
-    /// ([`Partition::prepare_to_leave`]).
+    /// ([`OwnedPartition::prepare_to_leave`]).
     pub(super) fn submit(&mut self, at: PartitionId, edit: KeyedOp, name: Option<KeyName>, soon: bool) {
         let KeyedOp { op, reply } = edit;
         let session = self.requests.session(reply).unwrap_or(SessionId(0));
@@ -222,11 +222,11 @@ impl Engine {
     }
 }
 
-impl Partition {
+impl OwnedPartition {
     /// Returns the queue in which the owner's own operation on the same timer, or on the timer that
     /// has the same key, waits or has waited until its batch was made. A client's operation has to
     /// follow it there. An operation that the store refused for now is in no queue, so a client's
-    /// may overtake it ([`Partition::queue_put_off`]).
+    /// may overtake it ([`OwnedPartition::queue_put_off`]).
     fn class_behind(&self, id: Option<TimerId>, ctx: &OpCtx) -> Option<QueueClass> {
         let holder = match ctx {
             OpCtx::Schedule { name: Some(name), .. } => self.table.by_key(name),

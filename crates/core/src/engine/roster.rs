@@ -4,14 +4,14 @@ use mtimer_protocol::{ClientView, Delivery};
 use mtimer_types::limits::MAX_SESSION_UNSETTLED_BYTES;
 use mtimer_types::{Destination, TimerId};
 
-use super::destination::{Dest, Destinations};
+use super::destination::{Dest, DestinationTable};
+use super::destination_members::{DestIx, DestinationMember, DestinationMembers, MemberRef};
 use super::hash::{Map, Seeded};
-use super::members::{DestIx, Member, MemberRef, Members};
 use crate::api::SessionId;
 
-/// A session.
+/// What the engine knows of a session.
 #[derive(Debug)]
-pub(super) struct Session {
+pub(super) struct SessionState {
     pub(super) client: u128,
     pub(super) registrations: Map<u32, MemberRef>,
     /// Deliveries that it has not settled, and the bytes of their payloads and headers.
@@ -24,14 +24,14 @@ pub(super) struct Session {
 #[derive(Debug)]
 pub(super) struct Roster {
     seed: Seeded,
-    pub(super) sessions: Map<SessionId, Session>,
-    members: Members,
-    dests: Destinations,
+    pub(super) sessions: Map<SessionId, SessionState>,
+    members: DestinationMembers,
+    dests: DestinationTable,
     /// Members with something in their outbox.
     pub(super) outgoing: Vec<MemberRef>,
 }
 
-impl Session {
+impl SessionState {
     /// The deliveries that it has not settled, in order.
     pub(super) fn unsettled(&self) -> Vec<TimerId> {
         let mut ids: Vec<TimerId> = self.flights.keys().copied().collect();
@@ -45,15 +45,16 @@ impl Roster {
         Self {
             seed,
             sessions: Map::with_hasher(seed),
-            members: Members::default(),
-            dests: Destinations::new(seed),
+            members: DestinationMembers::default(),
+            dests: DestinationTable::new(seed),
             outgoing: Vec::new(),
         }
     }
 
     pub(super) fn open(&mut self, id: SessionId, client: u128) {
         let (registrations, flights) = (Map::with_hasher(self.seed), Map::with_hasher(self.seed));
-        self.sessions.insert(id, Session { client, registrations, flights, flight_bytes: 0, unanswered: 0 });
+        self.sessions
+            .insert(id, SessionState { client, registrations, flights, flight_bytes: 0, unanswered: 0 });
     }
 
     /// The number of a destination, a new one if need be.
@@ -125,7 +126,7 @@ impl Roster {
     }
 
     /// Forgets a session; its members take nothing more.
-    pub(super) fn close(&mut self, session: SessionId) -> Option<Session> {
+    pub(super) fn close(&mut self, session: SessionId) -> Option<SessionState> {
         let mut s = self.sessions.remove(&session)?;
         let members: Vec<MemberRef> = s.registrations.drain().map(|(_, m)| m).collect();
         members.into_iter().for_each(|m| self.leave(m));
@@ -148,13 +149,13 @@ impl Roster {
         }
     }
 
-    pub(super) fn member(&mut self, member: MemberRef) -> Option<&mut Member> {
+    pub(super) fn member(&mut self, member: MemberRef) -> Option<&mut DestinationMember> {
         self.members.get_mut(member)
     }
 
     /// Whether a delivery may still be sent to this member.
     pub(super) fn takes(&self, member: MemberRef) -> bool {
-        self.members.get(member).is_some_and(Member::takes)
+        self.members.get(member).is_some_and(DestinationMember::takes)
     }
 
     /// Whether at least as much of a member's credit is free as is in use.
@@ -176,7 +177,7 @@ impl Roster {
     }
 
     /// Free credit of a member; none while its session has too many bytes to settle.
-    fn free_of(&self, m: &Member) -> u32 {
+    fn free_of(&self, m: &DestinationMember) -> u32 {
         if self.is_session_full(m.session) { 0 } else { m.free() }
     }
 

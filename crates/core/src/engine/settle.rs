@@ -6,14 +6,14 @@ use mtimer_store::{Answer, Op, Verdict, record::cut_error};
 use mtimer_types::{DeadReason, Epoch, HandlerOutcome, Mode, TimerId, limits};
 
 use super::Engine;
-use super::members::MemberRef;
-use super::partition::Partition;
+use super::destination_members::MemberRef;
+use super::partition::OwnedPartition;
 use super::purpose::OpCtx;
-use super::reports::Report;
-use super::table::{Entry, EntryState, Flight};
+use super::settle_reports::SettleReport;
+use super::table::{EntryState, Flight, TimerEntry};
 use crate::api::{Counter, Effect, Now, SessionId};
 use crate::figures::RedeliveryCause;
-use crate::retry::{self, Next};
+use crate::retry::{self, RetryDecision};
 
 impl Engine {
     pub(super) fn settlements(&mut self, now: Now, session: SessionId, settlements: Vec<Settlement>) {
@@ -81,7 +81,7 @@ impl Engine {
     fn is_awaited(&mut self, id: TimerId, attempt: u32, client: u128) -> bool {
         // What is not there when all of it has been read has ended in an earlier ownership, and its
         // report is stale.
-        let loading = |p: &mut Partition| !p.table.contains(id) && !p.has_read_past();
+        let loading = |p: &mut OwnedPartition| !p.table.contains(id) && !p.has_read_past();
         self.was_left(id, attempt, client) && self.partition(id.partition()).is_some_and(loading)
     }
 
@@ -95,7 +95,7 @@ impl Engine {
     /// may wait for a late retry: the store knows.
     fn may_be_late(&mut self, id: TimerId, epoch: Epoch, attempt: u32) -> bool {
         self.partition(id.partition()).is_some_and(|p| {
-            let settling = |e: &Entry| matches!(e.state, EntryState::Settling { .. });
+            let settling = |e: &TimerEntry| matches!(e.state, EntryState::Settling { .. });
             let sent = p.table.get(id).is_none_or(|e| attempt < e.attempt() && !settling(e));
             epoch <= p.epoch() && sent && !p.is_full()
         })
@@ -163,8 +163,8 @@ impl Engine {
             Verdict::Dead { reason: DeadReason::Stopped, failed, error }
         } else {
             match retry::next(tiers, used, after_ms, self.options.jitter_percent, random) {
-                Next::Exhausted => Verdict::Dead { reason: DeadReason::Exhausted, failed, error },
-                Next::Retry { tier, delay_ms } => {
+                RetryDecision::Exhausted => Verdict::Dead { reason: DeadReason::Exhausted, failed, error },
+                RetryDecision::Retry { tier, delay_ms } => {
                     let fire = now.time + delay_ms;
                     if timer.is_past_deadline(fire) {
                         Verdict::Expired
@@ -288,7 +288,7 @@ impl Engine {
     /// One settlement of a message is done.
     pub(super) fn report(&mut self, report: Option<usize>, id: TimerId, refused: Option<SettleRefusal>) {
         let Some(done) = report.and_then(|report| self.reports.note(report, id, refused)) else { return };
-        let Report { session, accepted, refused, .. } = done;
+        let SettleReport { session, accepted, refused, .. } = done;
         if self.roster.sessions.contains_key(&session) {
             self.effects.push(Effect::Send(session, ServerMessage::Settled { accepted, refused }));
         }

@@ -3,17 +3,17 @@
 use mtimer_protocol::ServerMessage;
 use mtimer_types::PartitionId;
 
-use super::partition::Partition;
-use super::{Engine, Phase};
+use super::partition::OwnedPartition;
+use super::{Engine, EnginePhase};
 use crate::api::{Effect, Now, SessionId};
 
 impl Engine {
     /// Refuses new work and delivers nothing more.
     pub(super) fn drain(&mut self) {
-        if self.phase != Phase::Running {
+        if self.phase != EnginePhase::Running {
             return;
         }
-        self.phase = Phase::Draining;
+        self.phase = EnginePhase::Draining;
         let mut sessions: Vec<SessionId> = self.roster.sessions.keys().copied().collect();
         sessions.sort_unstable();
         self.effects.extend(sessions.into_iter().map(|s| Effect::Send(s, ServerMessage::Closing)));
@@ -21,18 +21,18 @@ impl Engine {
 
     /// Releases every partition, with a list of the deliveries that are still under way.
     pub(super) fn release(&mut self, now: Now) {
-        if matches!(self.phase, Phase::Releasing | Phase::Released) {
+        if matches!(self.phase, EnginePhase::Releasing | EnginePhase::Released) {
             return;
         }
-        self.phase = Phase::Releasing;
-        let owned: Vec<PartitionId> = self.partitions.iter().map(Partition::id).collect();
+        self.phase = EnginePhase::Releasing;
+        let owned: Vec<PartitionId> = self.partitions.iter().map(OwnedPartition::id).collect();
         owned.into_iter().for_each(|at| self.release_one(now, at));
         self.check_released();
     }
 
     pub(super) fn check_released(&mut self) {
-        if self.phase == Phase::Releasing && self.partitions.owned() == 0 {
-            self.phase = Phase::Released;
+        if self.phase == EnginePhase::Releasing && self.partitions.owned() == 0 {
+            self.phase = EnginePhase::Released;
             self.effects.push(Effect::Released);
         }
     }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use mtimer_store::Record;
 use mtimer_types::{Destination, Key, Time, TimerId};
 
+use super::destination_members::{DestIx, MemberRef};
 use super::hash::{Map, Seeded};
-use super::members::{DestIx, MemberRef};
 use crate::api::SessionId;
 
 /// Bookkeeping bytes of one timer in memory, about: its entry, its record, its place in the wheel.
@@ -14,7 +14,7 @@ pub(super) const ENTRY_BYTES: u64 = 300;
 
 /// One timer in memory.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct TimerEntry {
     pub(super) record: Record,
     pub(super) dest: DestIx,
     pub(super) fire: Time,
@@ -24,7 +24,7 @@ pub(super) struct Entry {
     pub(super) state: EntryState,
 }
 
-impl Entry {
+impl TimerEntry {
     pub(super) fn bytes(&self) -> u64 {
         ENTRY_BYTES + self.record.timer.content_bytes() as u64
     }
@@ -98,8 +98,8 @@ pub(super) struct Flight {
 
 /// All timers of one partition in memory.
 #[derive(Debug)]
-pub(super) struct Table {
-    entries: Map<TimerId, Entry>,
+pub(super) struct TimerTable {
+    entries: Map<TimerId, TimerEntry>,
     keys: Map<(Destination, Key), TimerId>,
     /// Timers by the millisecond at which they fire. What is not `Waiting` for just that time any
     /// more is passed over.
@@ -107,7 +107,7 @@ pub(super) struct Table {
     bytes: u64,
 }
 
-impl Table {
+impl TimerTable {
     pub(super) fn new(seed: Seeded) -> Self {
         Self {
             entries: Map::with_hasher(seed),
@@ -125,11 +125,11 @@ impl Table {
         self.bytes
     }
 
-    pub(super) fn get(&self, id: TimerId) -> Option<&Entry> {
+    pub(super) fn get(&self, id: TimerId) -> Option<&TimerEntry> {
         self.entries.get(&id)
     }
 
-    pub(super) fn get_mut(&mut self, id: TimerId) -> Option<&mut Entry> {
+    pub(super) fn get_mut(&mut self, id: TimerId) -> Option<&mut TimerEntry> {
         self.entries.get_mut(&id)
     }
 
@@ -141,12 +141,12 @@ impl Table {
         self.keys.get(key).copied()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&TimerId, &Entry)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&TimerId, &TimerEntry)> {
         self.entries.iter()
     }
 
     /// Adds a timer that is not there yet.
-    pub(super) fn insert(&mut self, entry: Entry) {
+    pub(super) fn insert(&mut self, entry: TimerEntry) {
         let id = entry.record.timer.id;
         self.bytes += entry.bytes();
         if let Some(key) = &entry.record.timer.key {
@@ -155,7 +155,7 @@ impl Table {
         self.entries.insert(id, entry);
     }
 
-    pub(super) fn remove(&mut self, id: TimerId) -> Option<Entry> {
+    pub(super) fn remove(&mut self, id: TimerId) -> Option<TimerEntry> {
         let entry = self.entries.remove(&id)?;
         self.bytes -= entry.bytes();
         if let Some(key) = &entry.record.timer.key {
@@ -190,7 +190,7 @@ impl Table {
     }
 
     /// Takes the first millisecond of the wheel that has come: its timers, also those that wait for
-    /// it no more (see [`Entry::is_waiting_for`]).
+    /// it no more (see [`TimerEntry::is_waiting_for`]).
     pub(super) fn take_due(&mut self, now: Time) -> Option<(Time, Vec<TimerId>)> {
         let bucket = self.wheel.first_entry().filter(|b| *b.key() <= now.as_ms())?;
         Some((Time::from_ms(*bucket.key()), bucket.remove()))
@@ -223,8 +223,8 @@ mod tests {
     }
 
     /// A table in which timers wait for these times.
-    fn waiting(times: &[u64]) -> (Table, Vec<TimerId>) {
-        let mut table = Table::new(Seeded(1));
+    fn waiting(times: &[u64]) -> (TimerTable, Vec<TimerId>) {
+        let mut table = TimerTable::new(Seeded(1));
         let ids = times.iter().enumerate().map(|(n, ms)| {
             let id = insert(&mut table, n as u64, *ms);
             table.arm(at(*ms), id);
@@ -234,7 +234,7 @@ mod tests {
         (table, ids)
     }
 
-    fn insert(table: &mut Table, random: u64, ms: u64) -> TimerId {
+    fn insert(table: &mut TimerTable, random: u64, ms: u64) -> TimerId {
         let timer = Timer {
             key: Key::new("k").ok(),
             payload: vec![0; 10].into(),
@@ -247,7 +247,7 @@ mod tests {
         let id = timer.id;
         let record = Record::new(timer.into());
         let (covered, taken, state) = (false, false, EntryState::Waiting);
-        table.insert(Entry { record, dest: 0, fire: at(ms), covered, taken, state });
+        table.insert(TimerEntry { record, dest: 0, fire: at(ms), covered, taken, state });
         id
     }
 
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn a_key_names_its_present_holder_until_that_is_removed() {
-        let mut table = Table::new(Seeded(1));
+        let mut table = TimerTable::new(Seeded(1));
         let name = (Destination::new("test", "a").unwrap(), Key::new("k").unwrap());
         let old = insert(&mut table, 1, 10);
         let new = insert(&mut table, 2, 20);

@@ -3,7 +3,7 @@
 //! Reference time is the simulation's own: microseconds since [`START_US`]. No part of a broker
 //! ever sees it.
 
-use mtimer_core::clock::{Reading, StoreReading};
+use mtimer_core::clock::{ClockSample, StoreReading};
 use mtimer_core::{ClusterClock, Now};
 use mtimer_types::Time;
 
@@ -106,9 +106,9 @@ impl Host {
     }
 
     /// A reading of it takes no time.
-    fn read(&self, us: i64) -> Reading {
+    fn read(&self, us: i64) -> ClockSample {
         let mono = self.mono_us(us);
-        Reading { shown_us: self.wall_us(us) as u64, sent_us: mono, received_us: mono }
+        ClockSample { shown_us: self.wall_us(us) as u64, sent_us: mono, received_us: mono }
     }
 
     pub(crate) fn step(&mut self, by_us: i64) {
@@ -160,7 +160,7 @@ impl StoreClocks {
     fn read(&self, us: i64, back_us: i64, sent_us: u64, received_us: u64) -> Vec<StoreReading> {
         let read = |(n, c): (usize, &StoreClock)| StoreReading {
             clock: format!("store {n}"),
-            reading: (!c.hangs).then(|| Reading {
+            reading: (!c.hangs).then(|| ClockSample {
                 shown_us: c.wall.at(us - back_us).max(0) as u64,
                 sent_us,
                 received_us,

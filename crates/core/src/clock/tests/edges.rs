@@ -60,7 +60,7 @@ fn half_of_the_clocks_of_the_store_decide_and_fewer_do_not() {
 #[test]
 fn a_reading_that_contradicts_the_earlier_ones_takes_their_place() {
     // Bounds that are close enough together for the clocks not to drift between two readings.
-    let reading = |low, high| Reading { shown_us: high, sent_us: 0, received_us: high - low };
+    let reading = |low, high| ClockSample { shown_us: high, sent_us: 0, received_us: high - low };
     for (low, high, after) in [
         (900, 999, (900, 999)),
         (900, 1_000, (1_000, 1_000)),

@@ -3,8 +3,8 @@
 
 use super::*;
 use crate::engine::attended::AttendedTime;
+use crate::engine::destination_members::DestIx;
 use crate::engine::flow::Flow;
-use crate::engine::members::DestIx;
 use crate::engine::pressure::Pressure;
 use crate::engine::table::EntryState;
 

@@ -5,7 +5,7 @@ use mtimer_store::Op;
 use mtimer_types::Key;
 
 use super::*;
-use crate::engine::partition::Partition;
+use crate::engine::partition::OwnedPartition;
 use crate::engine::purpose::OpCtx;
 use crate::engine::table::EntryState;
 
@@ -208,7 +208,7 @@ fn a_timer_that_an_edit_has_ended_is_not_taken() {
     let Some(p) = rig.engine.partition(P) else { panic!("the partition is owned") };
     let state = p.table.get(timer.id).map(|entry| &entry.state);
     assert!(matches!(state, Some(EntryState::Taking { .. })), "{state:?}");
-    let leaves = |p: &mut Partition| {
+    let leaves = |p: &mut OwnedPartition| {
         p.prepare_to_leave(&mut Op::take(timer.id, 0), &mut OpCtx::Take { id: timer.id, failed: 0 })
     };
     assert!(leaves(p));

@@ -3,8 +3,8 @@
 use mtimer_types::limits::MAX_SESSION_UNSETTLED_BYTES;
 
 use super::*;
+use crate::engine::destination_members::MemberRef;
 use crate::engine::hash::Seeded;
-use crate::engine::members::MemberRef;
 use crate::engine::roster::Roster;
 
 const S: SessionId = SessionId(1);

@@ -8,9 +8,9 @@ use slab::Slab;
 
 use crate::api::SessionId;
 
-/// The answer to one message of settlements, as it fills.
+/// The answer to one message of settlements, filled as they are decided.
 #[derive(Debug)]
-pub(super) struct Report {
+pub(super) struct SettleReport {
     pub(super) session: SessionId,
     pub(super) accepted: u32,
     pub(super) refused: Vec<(TimerId, SettleRefusal)>,
@@ -19,12 +19,12 @@ pub(super) struct Report {
 
 /// The reports that are not complete.
 #[derive(Debug, Default)]
-pub(super) struct Reports(Slab<Report>);
+pub(super) struct SettleReports(Slab<SettleReport>);
 
-impl Reports {
+impl SettleReports {
     /// Opens the report of a message of so many settlements, and returns its number.
     pub(super) fn open(&mut self, session: SessionId, settlements: usize) -> usize {
-        self.0.insert(Report { session, accepted: 0, refused: Vec::new(), missing: settlements })
+        self.0.insert(SettleReport { session, accepted: 0, refused: Vec::new(), missing: settlements })
     }
 
     /// Notes what has become of one settlement. Returns the report if it was the last.
@@ -33,7 +33,7 @@ impl Reports {
         report: usize,
         id: TimerId,
         refused: Option<SettleRefusal>,
-    ) -> Option<Report> {
+    ) -> Option<SettleReport> {
         let open = self.0.get_mut(report)?;
         match refused {
             Some(why) => open.refused.push((id, why)),
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn a_report_is_complete_with_its_last_settlement() {
-        let mut reports = Reports::default();
+        let mut reports = SettleReports::default();
         let (id, late) = (TimerId::from_u128, SettleRefusal::Late);
         let report = reports.open(SessionId(7), 3);
         assert!(reports.note(report, id(1), None).is_none());

@@ -1,10 +1,10 @@
-//! Places for connections that have not been admitted.
+//! Slots for connections that have not been admitted.
 //!
-//! Purpose: bounds their number without shutting anybody out for long: where all places are taken,
+//! Purpose: bounds their number without shutting anybody out for long: where all slots are taken,
 //! a newcomer gets that of the oldest connection. So idle connections hold up nobody. An address
-//! that holds more than half of the places gives way to all others, and to itself, so that whoever
+//! that holds more than half of the slots gives way to all others, and to itself, so that whoever
 //! connects without end pushes out nobody else.
-//! Invariants: at most `most` connections have a place; of an address that holds no more than half
+//! Invariants: at most `most` connections have a slot; of an address that holds no more than half
 //! of them nobody loses one within `kept_for`, so that many handshakes that begin at once do not
 //! push each other out.
 //! Not in here: deadlines, sockets.
@@ -21,9 +21,9 @@ use tokio_util::sync::CancellationToken;
 /// anybody has as many addresses as he likes.
 const NETWORK_BITS: u32 = 64;
 
-/// A number of places.
+/// A number of slots.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub(crate) struct ConnectionSlots {
     most: usize,
     kept_for: Duration,
     held: Mutex<Held>,
@@ -32,13 +32,13 @@ pub(crate) struct Places {
 #[derive(Debug, Default)]
 struct Held {
     taken: u64,
-    /// The connections that have a place, the oldest first.
+    /// The connections that have a slot, the oldest first.
     by_age: BTreeMap<u64, Holder>,
     /// How many of them each address has.
     by_address: HashMap<IpAddr, usize>,
 }
 
-/// A connection that has a place.
+/// A connection that has a slot.
 #[derive(Debug)]
 struct Holder {
     address: IpAddr,
@@ -46,17 +46,17 @@ struct Holder {
     evicted: CancellationToken,
 }
 
-impl Places {
-    /// Makes `most` places, one at least. Each is its connection's own for `kept_for`, unless its
+impl ConnectionSlots {
+    /// Makes `most` slots, one at least. Each is its connection's own for `kept_for`, unless its
     /// address has more than half of them.
     pub(crate) fn new(most: usize, kept_for: Duration) -> Arc<Self> {
         Arc::new(Self { most: most.max(1), kept_for, held: Mutex::default() })
     }
 
-    /// Takes a place for a connection from this address: if there is no other, that of the oldest
+    /// Takes a slot for a connection from this address: if there is no other, that of the oldest
     /// connection, or of the oldest from the address that has more than half. `None`: that one may
     /// still keep it.
-    pub(crate) fn take(self: &Arc<Self>, from: IpAddr) -> Option<Place> {
+    pub(crate) fn take(self: &Arc<Self>, from: IpAddr) -> Option<ConnectionSlot> {
         let (address, evicted, since) = (network(from), CancellationToken::new(), Instant::now());
         let mut held = self.held();
         if held.by_age.len() >= self.most {
@@ -68,7 +68,7 @@ impl Places {
         held.by_age.insert(number, Holder { address, since, evicted: evicted.clone() });
         *held.by_address.entry(address).or_default() += 1;
         drop(held);
-        Some(Place { number, evicted, places: self.clone() })
+        Some(ConnectionSlot { number, evicted, slots: self.clone() })
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
@@ -85,7 +85,7 @@ impl Held {
         let (number, holder) =
             all.find(|(_, holder)| greedy.is_none_or(|greedy| holder.address == greedy))?;
         let is_kept = now.duration_since(holder.since) < kept_for;
-        // Among connections of one address none has a better right to its place than another.
+        // Among connections of one address none has a better right to its slot than another.
         let is_other = greedy.is_some_and(|greedy| greedy != to);
         (!is_kept || is_other).then_some(*number)
     }
@@ -110,27 +110,27 @@ fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-/// One place. Dropping it gives it up.
+/// One slot. Dropping it gives it up.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ConnectionSlot {
     number: u64,
     evicted: CancellationToken,
-    places: Arc<Places>,
+    slots: Arc<ConnectionSlots>,
 }
 
-impl Place {
-    /// Completes when a newcomer has got this place: the connection has to be closed.
+impl ConnectionSlot {
+    /// Completes when a newcomer has got this slot: the connection has to be closed.
     pub(crate) async fn evicted(&self) {
         self.evicted.cancelled().await;
     }
 
-    /// Gives the place up: the connection is not closed for the sake of others any more.
+    /// Gives the slot up: the connection is not closed for the sake of others any more.
     pub(crate) fn give_up(&self) {
-        self.places.held().remove(self.number);
+        self.slots.held().remove(self.number);
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.give_up();
     }
@@ -146,14 +146,15 @@ mod tests {
     }
 
     #[test]
-    fn a_newcomer_gets_the_place_of_the_oldest() {
-        let places = Places::new(2, Duration::ZERO);
-        let take = || places.take(from(1)).unwrap();
+    fn a_newcomer_gets_the_slot_of_the_oldest() {
+        let slots = ConnectionSlots::new(2, Duration::ZERO);
+        let take = || slots.take(from(1)).unwrap();
         let (first, second) = (take(), take());
         let third = take();
-        let evicted = |all: &[&Place]| all.iter().map(|p| p.evicted.is_cancelled()).collect::<Vec<_>>();
+        let evicted =
+            |all: &[&ConnectionSlot]| all.iter().map(|p| p.evicted.is_cancelled()).collect::<Vec<_>>();
         assert_eq!(evicted(&[&first, &second, &third]), [true, false, false]);
-        // Who has lost its place gives up none.
+        // Who has lost its slot gives up none.
         drop(first);
         second.give_up();
         let fourth = take();
@@ -165,8 +166,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn newcomers_that_come_too_fast_are_refused() {
-        let places = Places::new(2, Duration::from_secs(1));
-        let take = || places.take(from(1));
+        let slots = ConnectionSlots::new(2, Duration::from_secs(1));
+        let take = || slots.take(from(1));
         let (first, second) = (take().unwrap(), take().unwrap());
         tokio::time::advance(Duration::from_millis(999)).await;
         assert!(take().is_none() && !first.evicted.is_cancelled());
@@ -177,29 +178,29 @@ mod tests {
     }
 
     #[test]
-    fn an_address_with_more_than_half_of_the_places_gives_way() {
-        let places = Places::new(4, Duration::from_secs(1_000));
-        let others = [places.take(from(1)).unwrap()];
-        let greedy: Vec<Place> = (0..3).map(|_| places.take(from(2)).unwrap()).collect();
-        let lost = |places: &[Place]| places.iter().filter(|p| p.evicted.is_cancelled()).count();
-        // Not to itself before the time that every connection keeps its place.
-        assert!(places.take(from(2)).is_none());
-        let third = places.take(from(3)).unwrap();
+    fn an_address_with_more_than_half_of_the_slots_gives_way() {
+        let slots = ConnectionSlots::new(4, Duration::from_secs(1_000));
+        let others = [slots.take(from(1)).unwrap()];
+        let greedy: Vec<ConnectionSlot> = (0..3).map(|_| slots.take(from(2)).unwrap()).collect();
+        let lost = |slots: &[ConnectionSlot]| slots.iter().filter(|p| p.evicted.is_cancelled()).count();
+        // Not to itself before the time that every connection keeps its slot.
+        assert!(slots.take(from(2)).is_none());
+        let third = slots.take(from(3)).unwrap();
         assert_eq!((lost(&others), lost(&greedy)), (0, 1));
         assert!(greedy[0].evicted.is_cancelled(), "the oldest of them");
         // With half of them it keeps what it has.
-        assert!(places.take(from(4)).is_none());
+        assert!(slots.take(from(4)).is_none());
         drop(third);
-        assert!(places.take(from(4)).is_some());
+        assert!(slots.take(from(4)).is_some());
         drop((others, greedy));
-        assert!(places.held().by_address.is_empty());
+        assert!(slots.held().by_address.is_empty());
     }
 
     #[test]
     fn whoever_connects_without_end_pushes_out_only_himself() {
-        let places = Places::new(4, Duration::ZERO);
-        let other = places.take(from(1)).unwrap();
-        let greedy: Vec<Place> = (0..1_000).map(|_| places.take(from(2)).unwrap()).collect();
+        let slots = ConnectionSlots::new(4, Duration::ZERO);
+        let other = slots.take(from(1)).unwrap();
+        let greedy: Vec<ConnectionSlot> = (0..1_000).map(|_| slots.take(from(2)).unwrap()).collect();
         assert!(!other.evicted.is_cancelled());
         assert_eq!(greedy.iter().filter(|p| !p.evicted.is_cancelled()).count(), 3);
     }

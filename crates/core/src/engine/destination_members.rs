@@ -1,4 +1,4 @@
-//! Members: the registrations of sessions for destinations, and their credit.
+//! Members of destinations: the registrations of sessions for destinations, and their credit.
 //!
 //! Invariant: a member that has left takes nothing more and is forgotten when nothing of it is
 //! outstanding; a reference to it names no later member.
@@ -18,9 +18,9 @@ pub(super) struct MemberRef {
     generation: u64,
 }
 
-/// One registration of one session.
+/// A member of a destination: one registration of one session.
 #[derive(Debug)]
-pub(super) struct Member {
+pub(super) struct DestinationMember {
     pub(super) session: SessionId,
     pub(super) registration: u32,
     pub(super) dest: DestIx,
@@ -34,7 +34,7 @@ pub(super) struct Member {
     leaving: bool,
 }
 
-impl Member {
+impl DestinationMember {
     /// Credit that is not in use.
     pub(super) fn free(&self) -> u32 {
         if self.leaving { 0 } else { self.credit.saturating_sub(self.outstanding) }
@@ -90,14 +90,14 @@ impl Member {
     }
 }
 
-/// All members.
+/// All members of all destinations.
 #[derive(Debug, Default)]
-pub(super) struct Members {
-    all: Slab<Member>,
+pub(super) struct DestinationMembers {
+    all: Slab<DestinationMember>,
     generation: u64,
 }
 
-impl Members {
+impl DestinationMembers {
     /// Adds a member.
     pub(super) fn insert(
         &mut self,
@@ -110,15 +110,24 @@ impl Members {
         let generation = self.generation;
         let outbox = Vec::new();
         let (outstanding, leaving) = (0, false);
-        let member = Member { session, registration, dest, generation, credit, outstanding, outbox, leaving };
+        let member = DestinationMember {
+            session,
+            registration,
+            dest,
+            generation,
+            credit,
+            outstanding,
+            outbox,
+            leaving,
+        };
         MemberRef { ix: self.all.insert(member), generation }
     }
 
-    pub(super) fn get(&self, member: MemberRef) -> Option<&Member> {
+    pub(super) fn get(&self, member: MemberRef) -> Option<&DestinationMember> {
         self.all.get(member.ix).filter(|m| m.generation == member.generation)
     }
 
-    pub(super) fn get_mut(&mut self, member: MemberRef) -> Option<&mut Member> {
+    pub(super) fn get_mut(&mut self, member: MemberRef) -> Option<&mut DestinationMember> {
         self.all.get_mut(member.ix).filter(|m| m.generation == member.generation)
     }
 
@@ -157,8 +166,8 @@ mod tests {
 
     #[test]
     fn members_are_forgotten_when_they_have_left_and_nothing_is_outstanding() {
-        let mut members = Members::default();
-        let join = |members: &mut Members| members.insert(SessionId(1), 1, 7, 10);
+        let mut members = DestinationMembers::default();
+        let join = |members: &mut DestinationMembers| members.insert(SessionId(1), 1, 7, 10);
         let first = join(&mut members);
         assert_eq!(members.leave(first), Some(7));
         assert_eq!(members.len(), 0);
