@@ -3,11 +3,12 @@
 //! Everything that goes wrong comes from one seed. A frame of a lost connection may arrive later,
 //! behind other writes: but not at a server that has lost writes, which is another process.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use parking_lot::{Mutex, MutexGuard};
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng as _, SeedableRng};
 use redis::{Arg, Cmd, Pipeline, Value};
@@ -140,7 +141,7 @@ impl Simulated {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     fn connect(&self, address: &'static str) -> Arc<dyn Node> {
