@@ -1,5 +1,4 @@
-//! What random sequences are made of: numbers from a seed, times that meet, timers, kinds of
-//! operations.
+//! What random sequences are made of: times that meet, timers, kinds of operations.
 
 use mtimer_types::{Destination, Headers, Key, Mode, Target, Time, Timer, TimerId};
 
