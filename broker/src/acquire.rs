@@ -323,7 +323,8 @@ impl Wait {
     }
 }
 
-/// FNV-1a, 32 bits (Fowler, Noll, Vo).
+/// FNV-1a, 32 bits (Fowler, Noll, Vo): the upper half of a nonce. Brokers compare it with what
+/// others have stored.
 fn name_hash(address: &str) -> u32 {
     address.bytes().fold(0x811c_9dc5, |h, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193))
 }

@@ -11,9 +11,10 @@
 //! Not in here: more than one waiter, long waits.
 
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use parking_lot::{Condvar, Mutex};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -69,7 +70,7 @@ impl Precise {
 
 impl Drop for Precise {
     fn drop(&mut self) {
-        self.shared.request.lock().unwrap_or_else(PoisonError::into_inner).stop = true;
+        self.shared.request.lock().stop = true;
         self.shared.changed.notify_one();
         if let Some(thread) = self.thread.take() {
             // It only ever sleeps: there is nothing to wait for, and nothing that it could say.
@@ -80,26 +81,24 @@ impl Drop for Precise {
 
 impl Alarm {
     fn wait_for(&self, at: std::time::Instant) {
-        self.request.lock().unwrap_or_else(PoisonError::into_inner).at = Some(at);
+        self.request.lock().at = Some(at);
         self.changed.notify_one();
     }
 
     fn run(&self) {
-        let mut request = self.request.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut request = self.request.lock();
         while !request.stop {
             let now = std::time::Instant::now();
-            request = match request.at {
-                None => self.changed.wait(request).unwrap_or_else(PoisonError::into_inner),
+            match request.at {
+                None => self.changed.wait(&mut request),
                 Some(at) if at <= now => {
                     request.at = None;
                     self.reached.notify_one();
-                    request
                 }
                 Some(at) => {
-                    let waited = self.changed.wait_timeout(request, at - now);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
+                    self.changed.wait_until(&mut request, at);
                 }
-            };
+            }
         }
     }
 }

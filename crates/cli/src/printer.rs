@@ -1,9 +1,9 @@
 //! Lines for standard output, written from a thread of their own.
 
 use std::io::{self, Write};
-use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -68,7 +68,7 @@ impl Printer {
         if !self.closed.is_cancelled() {
             return Ok(());
         }
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = self.thread.lock().take();
         thread.map_or(Ok(()), |thread| {
             thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
         })

@@ -5,11 +5,11 @@
 //! entered, at the first delivery.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use hdrhistogram::Histogram;
 use mtimer_client::{Callback, Client, Mode, Time};
+use parking_lot::Mutex;
 use serde::Serialize;
 
 /// The clock by which callbacks are late or early.
@@ -178,7 +178,7 @@ impl CallbackTally {
             self.early.fetch_add(1, Ordering::AcqRel);
         }
         let late = now_us.saturating_sub(callback.due.as_ms() * 1_000);
-        self.lateness_us.lock().unwrap_or_else(PoisonError::into_inner).saturating_record(late);
+        self.lateness_us.lock().saturating_record(late);
         self.last_us.fetch_max(now_us, Ordering::AcqRel);
         self.keyed.fetch_add(u64::from(callback.key.is_some()), Ordering::AcqRel);
         self.at_most_once.fetch_add(u64::from(callback.mode == Mode::AtMostOnce), Ordering::AcqRel);
@@ -218,7 +218,7 @@ impl CallbackTally {
     }
 
     pub(crate) fn lateness(&self) -> Histogram<u64> {
-        self.lateness_us.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.lateness_us.lock().clone()
     }
 }
 

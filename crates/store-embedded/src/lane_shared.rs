@@ -1,9 +1,8 @@
 //! What a lane and the committer share.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use mtimer_store::{Health, LaneError, LoadCursor};
 use mtimer_types::{Epoch, Nonce, PartitionId, Time};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
 /// What the committer knows of a lane.
@@ -26,12 +25,12 @@ impl LaneShared {
 
     /// How far the owner has loaded. Only the committer looks.
     pub(crate) fn cursor(&self) -> MutexGuard<'_, LoadCursor> {
-        self.cursor.lock().unwrap_or_else(PoisonError::into_inner)
+        self.cursor.lock()
     }
 
     /// Why the lane has ended, if it has.
     pub(crate) fn ended(&self) -> MutexGuard<'_, Option<LaneError>> {
-        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ended.lock()
     }
 
     /// Ends the lane, unless it has ended already.

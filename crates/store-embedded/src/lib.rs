@@ -40,7 +40,7 @@ mod tree;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use futures_util::FutureExt;
@@ -49,6 +49,7 @@ use mtimer_store::{
     counters,
 };
 use mtimer_types::{PartitionId, Term};
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::check::JournalCheck;
@@ -151,7 +152,7 @@ impl EmbeddedStore {
     }
 
     fn join(&self) {
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = self.thread.lock().take();
         if let Some(Err(_)) = thread.map(JoinHandle::join) {
             tracing::error!("the embedded store's thread has panicked");
         }
@@ -180,7 +181,7 @@ impl EmbeddedStore {
 
 impl Drop for EmbeddedStore {
     fn drop(&mut self) {
-        if self.thread.get_mut().is_ok_and(|thread| thread.is_some()) {
+        if self.thread.get_mut().is_some() {
             drop(self.begin_close());
             self.join();
         }

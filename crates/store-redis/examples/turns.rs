@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use futures_util::future::join_all;
+use mtimer_store::conformance::mix;
 use mtimer_store::op::RequestId;
 use mtimer_store::{Acquire, Answer, Batch, Lane, Op, Store, Verdict};
 use mtimer_store_redis::{RedisOptions, RedisStore};
@@ -35,8 +36,7 @@ struct Bench {
 impl Bench {
     fn random(&mut self) -> u64 {
         self.next += 1;
-        let z = self.next.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (z ^ (z >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+        mix(self.next)
     }
 
     /// Timers of every partition, due within an hour from two minutes on.

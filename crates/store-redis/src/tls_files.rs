@@ -4,10 +4,11 @@
 //! change nothing: what was read last stays in use.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use mtimer_store::StoreError;
 use mtimer_tls::{ClientFiles, read_private};
+use parking_lot::Mutex;
 use rustls::RootCertStore;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject;
@@ -54,7 +55,7 @@ impl RedisTls {
     /// last.
     pub(crate) fn current(&self) -> PemContents {
         let read = PemContents::read(&self.files).map_err(|error| error.to_string());
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.lock();
         let failure = match read {
             Ok(new) if new == last.certificates || new.belong_together() => {
                 last.certificates = new;

@@ -1,8 +1,8 @@
 //! Which of many log lines about one event is written.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// What happens to another partition within this time belongs to the same event.
@@ -16,7 +16,7 @@ pub struct FirstLine(Mutex<Option<Instant>>);
 impl FirstLine {
     /// Whether this is the first one within 10 s.
     pub fn is_due(&self) -> bool {
-        let (mut last, now) = (self.0.lock().unwrap_or_else(PoisonError::into_inner), Instant::now());
+        let (mut last, now) = (self.0.lock(), Instant::now());
         let is_due = last.is_none_or(|last| now.duration_since(last) >= ONE_EVENT);
         if is_due {
             *last = Some(now);

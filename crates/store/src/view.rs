@@ -25,7 +25,6 @@
 
 mod cells;
 mod changes;
-mod hasher;
 mod need;
 
 use mtimer_types::{Destination, Ended, Key, Time, TimerId};

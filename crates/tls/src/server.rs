@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use rustls::ServerConfig;
@@ -75,7 +75,7 @@ impl ServerTls {
 
     /// Returns the certificate in use, in DER, and its chain.
     pub fn chain(&self) -> Arc<[CertificateDer<'static>]> {
-        self.current.read().unwrap_or_else(PoisonError::into_inner).chain.clone()
+        self.current().chain.clone()
     }
 
     /// Reads the files again. Connections made from now on use what they say; those that exist go
@@ -88,6 +88,11 @@ impl ServerTls {
         let new = read(&self.files)?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = new;
         Ok(())
+    }
+
+    /// What was read last. A panic elsewhere leaves it whole: it is replaced at once.
+    fn current(&self) -> RwLockReadGuard<'_, Configs> {
+        self.current.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Shakes hands with a client within a time limit. A client that is refused is told so.
@@ -106,7 +111,7 @@ impl ServerTls {
         within: Duration,
     ) -> Result<Stream, AcceptError> {
         let config = {
-            let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+            let current = self.current();
             match clients {
                 ClientCertificate::Required => current.required.clone(),
                 ClientCertificate::Optional => current.optional.clone(),

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
+use crate::hash::mix;
 use crate::{SlotWidth, Time, TimerId};
 
 /// Ids of one slot that get the same cohort in turn: as many as a store likes to keep together.
@@ -38,15 +39,6 @@ impl Cohorts {
 fn counter(width: SlotWidth, start: Time, id: TimerId) -> usize {
     let slot = start.as_ms() / width.ms();
     mix(slot << 18 | u64::from(id.partition().0) << 2 | width as u64) as usize % COUNTERS
-}
-
-/// The 64-bit finalizer of MurmurHash3 (Appleby, 2011).
-const fn mix(mut h: u64) -> u64 {
-    h ^= h >> 33;
-    h = h.wrapping_mul(0xff51_afd7_ed55_8ccd);
-    h ^= h >> 33;
-    h = h.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-    h ^ h >> 33
 }
 
 #[cfg(test)]

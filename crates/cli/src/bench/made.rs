@@ -3,9 +3,8 @@
 //! Invariant: an id is in here before its timer is sent, and until the timer is known to be gone.
 //! So whatever becomes of a call or of the measurement, every timer can be cancelled by its id.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use mtimer_client::TimerId;
+use parking_lot::{Mutex, MutexGuard};
 
 /// Ids in the order in which they were made.
 #[derive(Debug, Default)]
@@ -43,7 +42,7 @@ impl Made {
     }
 
     fn ids(&self) -> MutexGuard<'_, Vec<TimerId>> {
-        self.ids.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ids.lock()
     }
 }
 

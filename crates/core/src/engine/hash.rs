@@ -1,4 +1,6 @@
 //! Hash maps whose order is decided by the engine's seed alone, so that one seed gives one history.
+//! The function is here and not in a library, so that a recorded seed means the same run in every
+//! version.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hasher};

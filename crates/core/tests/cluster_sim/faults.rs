@@ -130,7 +130,7 @@ impl World {
         let long = self.rng.between(100, 8_000);
         match self.rng.below(12) {
             0 => {
-                let loud = self.rng.percent(50);
+                let loud = self.rng.chance(50);
                 self.end(i, loud);
                 self.at(long, Event::Start(i));
             }
@@ -142,7 +142,7 @@ impl World {
             4 | 5 if i != j => {
                 self.cut(Cut::Way(i, j));
                 self.at(long, Event::Heal(Cut::Way(i, j)));
-                if self.rng.percent(50) {
+                if self.rng.chance(50) {
                     self.cut(Cut::Way(j, i));
                     self.at(long, Event::Heal(Cut::Way(j, i)));
                 }
@@ -164,13 +164,13 @@ impl World {
                     self.at(after, Event::Heal(Cut::Third(i, third)));
                 }
             }
-            9 if self.rng.percent(30) => {
+            9 if self.rng.chance(30) => {
                 self.cut(Cut::Stranger);
                 self.at(long, Event::Heal(Cut::Stranger));
             }
             10 => self.stop(i),
             11 => {
-                let drain = self.rng.percent(50);
+                let drain = self.rng.chance(50);
                 self.drain(&address(i), drain);
             }
             _ => {}

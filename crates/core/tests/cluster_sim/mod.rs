@@ -17,11 +17,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use mtimer_core::Now;
 use mtimer_core::cluster::{Node, NodeEffect, NodeInput, NodeOptions, PeerId};
 use mtimer_protocol::{Topology, encode};
+use mtimer_store::conformance::SeededRandom;
 use mtimer_store::{Candidate, Lease, StoreError};
 use mtimer_types::{Epoch, PartitionId, Term, Time};
 
 pub(crate) use self::faults::{Cut, Plan};
-use self::host::{Clock, Rng};
+use self::host::Clock;
 use self::net::{Conn, ConnId};
 pub(crate) use self::stats::Stats;
 use self::store::Store;
@@ -97,7 +98,7 @@ enum Event {
 pub(crate) struct World {
     pub(crate) now: u64,
     pub(crate) plan: Plan,
-    rng: Rng,
+    rng: SeededRandom,
     queue: BTreeMap<(u64, u64), Event>,
     seq: u64,
     procs: Vec<Option<Proc>>,
@@ -126,7 +127,7 @@ fn index(address: &str) -> Option<usize> {
 
 impl World {
     pub(crate) fn new(seed: u64, plan: Plan) -> Self {
-        let mut rng = Rng::new(seed);
+        let mut rng = SeededRandom::new(seed);
         let clocks = (0..plan.brokers)
             .map(|_| Clock { offset: rng.below(1 << 40), per_mille: rng.between(990, 1_010) })
             .collect();
@@ -382,7 +383,7 @@ impl World {
     }
 
     fn delay(&mut self) -> u64 {
-        let slow = self.faulty && self.rng.percent(2);
+        let slow = self.faulty && self.rng.chance(2);
         if slow { self.rng.between(100, 2_500) } else { self.rng.between(1, 20) }
     }
 
@@ -390,8 +391,8 @@ impl World {
     fn call(&mut self, i: usize, inc: u64, sent: u64, call: Call) {
         let now = self.now;
         let lost = StoreError::Unavailable("cut".into());
-        let reached = self.reaches(i, 0) && !(self.faulty && self.rng.percent(1));
-        let answered = !(self.faulty && self.rng.percent(2));
+        let reached = self.reaches(i, 0) && !(self.faulty && self.rng.chance(1));
+        let answered = !(self.faulty && self.rng.chance(2));
         let back = if reached && answered { self.delay() } else { 500 };
         let fate = |ok: bool| if ok { Ok(()) } else { Err(lost.clone()) };
         let input = match call {

@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 
 use mtimer_core::{Effect, Engine, EngineOptions, Input, Now};
 use mtimer_protocol::ServerMessage;
+use mtimer_store::conformance::SeededRandom;
 use mtimer_types::{Epoch, RetryTiers, Time};
 
 use super::check::{CLOCK_BOUND_US, Excuse, FORGETFUL_MS, Moment};
 use super::clocks::{BrokerClock, Host, deciding_us};
 use super::owners::address;
 use super::plan::Plan;
-use super::rng::Rng;
 use super::{Event, HOP_MS, PARTITIONS, START, World};
 
 /// How often a broker reads the clocks, ms.
@@ -56,7 +56,7 @@ pub(super) struct Broker {
 }
 
 impl Broker {
-    pub(super) fn new(plan: &Plan, rng: &mut Rng, disciplined: bool) -> Self {
+    pub(super) fn new(plan: &Plan, rng: &mut SeededRandom, disciplined: bool) -> Self {
         let host =
             if plan.has_clocks() { Host::draw(rng, disciplined, plan.sabotage) } else { Host::exact() };
         Self { host, process: None, wake: None, resumes_at: 0, behind_until: 0, ahead_us: 0, ahead_at: 0 }
@@ -115,7 +115,7 @@ impl World {
             // Without faults no broker is away for longer than a handler may take.
             callback_timeout_ms: if self.plan.has_faults() { 2_000 } else { 30_000 },
             dead_max_age_ms: 365 * 86_400_000,
-            seed: self.rng.next(),
+            seed: self.rng.next_u64(),
             address: self.plan.clustered.then(|| address(b)),
             ..EngineOptions::default()
         };

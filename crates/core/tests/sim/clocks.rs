@@ -5,9 +5,9 @@
 
 use mtimer_core::clock::{ClockSample, StoreReading};
 use mtimer_core::{ClusterClock, Now};
+use mtimer_store::conformance::SeededRandom;
 use mtimer_types::Time;
 
-use super::rng::Rng;
 use super::{START, Sabotage};
 
 /// The beginning of reference time, µs since the Unix epoch.
@@ -68,7 +68,7 @@ impl Host {
     }
 
     /// `disciplined`: its wall clock is within 20 ms; otherwise anything goes.
-    pub(crate) fn draw(rng: &mut Rng, disciplined: bool, sabotage: Option<Sabotage>) -> Self {
+    pub(crate) fn draw(rng: &mut SeededRandom, disciplined: bool, sabotage: Option<Sabotage>) -> Self {
         let most = if disciplined { 20_000 } else { rng.log_between(1_000, 40_000_000_000) as i64 };
         let offset_us = rng.between(0, 2 * most as u64) as i64 - most;
         let drift_ppm = if disciplined { 0 } else { rng.between(0, 400) as i64 - 200 };
@@ -143,8 +143,8 @@ struct StoreClock {
 
 impl StoreClocks {
     /// Within 20 ms of the reference, all but a minority.
-    pub(crate) fn draw(rng: &mut Rng, count: usize) -> Self {
-        let one = |rng: &mut Rng| {
+    pub(crate) fn draw(rng: &mut SeededRandom, count: usize) -> Self {
+        let one = |rng: &mut SeededRandom| {
             let offset_us = rng.between(0, 40_000) as i64 - 20_000;
             StoreClock { wall: Wall { offset_us, drift_ppm: 0 }, hangs: false }
         };

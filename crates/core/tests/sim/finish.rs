@@ -74,7 +74,7 @@ impl World {
             self.history.fail(self.ms, Some(id), "keys: a key is not free though its timers have ended");
         }
         for id in ids {
-            let request = self.rng.next();
+            let request = self.rng.next_u64();
             self.ask(RequestOp::Cancel { target: Target::Id(id), request });
         }
         self.run_until_answered();

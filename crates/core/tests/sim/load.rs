@@ -134,7 +134,7 @@ impl World {
             Some(key) => PartitionId::of_key(&dest, key, PARTITIONS),
             None => PartitionId(self.rng.below(u64::from(PARTITIONS)) as u16),
         };
-        let id = TimerId::new(due, now, partition, self.rng.next());
+        let id = TimerId::new(due, now, partition, self.rng.next_u64());
         self.load.ids.push(id);
         if let Some(key) = &key {
             self.load.names.insert((dest.clone(), key.clone()));
@@ -154,7 +154,7 @@ impl World {
         let name = self.rng.below(self.load.names.len().max(1) as u64) as usize;
         let name = self.load.names.iter().nth(name).cloned().filter(|_| self.rng.chance(25));
         let target = name.map_or(Target::Id(id), |(dest, key)| Target::Key(dest, key));
-        let request = self.rng.next();
+        let request = self.rng.next_u64();
         let op = match self.rng.below(100) {
             0..=49 => RequestOp::Cancel { target, request },
             50..=79 => {

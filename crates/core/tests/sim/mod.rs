@@ -22,7 +22,6 @@ mod lanes;
 mod load;
 mod owners;
 pub(crate) mod plan;
-pub(crate) mod rng;
 mod sabotage;
 pub(crate) mod stats;
 
@@ -32,6 +31,7 @@ use std::sync::Arc;
 use mtimer_core::{Input, SessionId};
 use mtimer_protocol::{ServerMessage, Settlement, Topology};
 use mtimer_store::InFlight;
+use mtimer_store::conformance::SeededRandom;
 use mtimer_store::memory::MemoryStore;
 use mtimer_types::{Epoch, Time};
 
@@ -43,7 +43,6 @@ use history::History;
 use lanes::{Lanes, Link};
 use load::Load;
 use plan::Plan;
-use rng::Rng;
 pub(crate) use sabotage::Sabotage;
 use stats::Stats;
 
@@ -111,7 +110,7 @@ pub(crate) struct Outcome {
 
 pub(crate) struct World {
     plan: Plan,
-    rng: Rng,
+    rng: SeededRandom,
     /// Reference time, ms.
     ms: u64,
     seq: u64,
@@ -160,7 +159,7 @@ pub(crate) fn run(plan: &Plan, log: bool) -> Outcome {
 
 impl World {
     fn new(plan: Plan, log: bool) -> Self {
-        let mut rng = Rng::new(plan.seed);
+        let mut rng = SeededRandom::new(plan.seed);
         let clocks = match plan.has_clocks() {
             true => StoreClocks::draw(&mut rng, plan.store_clocks),
             false => StoreClocks::default(),

@@ -99,7 +99,7 @@ impl World {
         }
         let partition = PartitionId(p);
         self.acquisitions += 1;
-        let (nonce, expected) = (Nonce(self.rng.next()), self.owner_epoch(partition));
+        let (nonce, expected) = (Nonce(self.rng.next_u64()), self.owner_epoch(partition));
         let acquire = Acquire {
             partition,
             expected,

@@ -1,7 +1,8 @@
 //! What a run is made of, drawn from its seed.
 
+use mtimer_store::conformance::SeededRandom;
+
 use super::Sabotage;
-use super::rng::Rng;
 
 const MINUTE: u64 = 60_000;
 const HOUR: u64 = 60 * MINUTE;
@@ -68,7 +69,7 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub(crate) fn draw(profile: Profile, seed: u64, sabotage: Option<Sabotage>) -> Self {
-        let rng = &mut Rng::new(seed ^ 0x706c_616e);
+        let rng = &mut SeededRandom::new(seed ^ 0x706c_616e);
         let far = rng.chance(30) && profile != Profile::Clocks;
         let pressure = profile == Profile::Pressure;
         let store_ms = rng.pick(&[0, 2, 4, 4, 10, 100]);

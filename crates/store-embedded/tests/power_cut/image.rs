@@ -7,34 +7,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use mtimer_store::conformance::SeededRandom;
 use mtimer_store::{Acquire, Answer, Batch, Lane, Op, ScheduleAnswer, Store};
 use mtimer_store_embedded::{EmbeddedDurability, EmbeddedOptions, EmbeddedStore};
 use mtimer_types::{Destination, KeyPolicy, Nonce, PartitionId, Target, Time, Timer, TimerId};
-use rand_xoshiro::SplitMix64;
-use rand_xoshiro::rand_core::{Rng as _, SeedableRng};
 
 /// The partition that every test uses.
 pub(crate) const P: PartitionId = PartitionId(1);
 /// Zeros behind a journal's last batch in an image. The engine allocates 64 MiB at once; what
 /// matters is that there are some.
 const ALLOCATED: u64 = 8_192;
-
-/// A random number generator with a seed.
-pub(crate) struct Random(SplitMix64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(SplitMix64::seed_from_u64(seed))
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0.next_u64()
-    }
-
-    pub(crate) fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound.max(1) as u64) as usize
-    }
-}
 
 /// A directory in memory if there is one: thousands of them are made.
 pub(crate) fn scratch() -> tempfile::TempDir {
@@ -45,9 +27,9 @@ pub(crate) fn scratch() -> tempfile::TempDir {
 
 pub(crate) fn timer(n: u64, bytes: usize) -> Timer {
     let due = Time::from_ms(2_000_000_000_000 + n);
-    let mut random = Random::new(n);
+    let mut random = SeededRandom::new(n);
     let dest = Destination::new("orders", "billing").unwrap();
-    let payload = (0..bytes).map(|_| random.next() as u8).collect::<Vec<_>>().into();
+    let payload = (0..bytes).map(|_| random.next_u64() as u8).collect::<Vec<_>>().into();
     Timer { payload, ..Timer::new(TimerId::new(due, Time::ZERO, P, n), dest, due) }
 }
 

@@ -14,7 +14,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use image::{Image, Outcome, Random, acquire, is_journal, look, open, schedule, scratch};
+use image::{Image, Outcome, acquire, is_journal, look, open, schedule, scratch};
+use mtimer_store::conformance::SeededRandom;
 use mtimer_store_embedded::EmbeddedDurability;
 
 const SEED: u64 = 7;
@@ -75,7 +76,7 @@ fn sectors(start: usize, end: usize, size: usize) -> Vec<std::ops::Range<usize>>
 async fn a_group_that_was_not_answered_never_prevents_opening() {
     let images = recorded(EmbeddedDurability::Sync, &[1, 3, 1, 9, 2, 30]).await;
     let (mut prefixes, mut sectors_lost, mut subsets, mut garbled) = (0, 0, 0, 0);
-    let mut random = Random::new(SEED);
+    let mut random = SeededRandom::new(SEED);
     for pair in images.windows(2) {
         let ((before, answered), (after, written)) = (&pair[0], &pair[1]);
         let (start, end) = (before.0[before.journal()].len(), after.0[after.journal()].len());
@@ -95,7 +96,7 @@ async fn a_group_that_was_not_answered_never_prevents_opening() {
                 sectors_lost += 1;
             }
             for _ in 0..times(4, 120) {
-                let lost: Vec<_> = sectors.iter().filter(|_| random.below(2) == 0).collect();
+                let lost: Vec<_> = sectors.iter().filter(|_| random.index(2) == 0).collect();
                 let image = torn(before, after, |bytes, _| {
                     lost.iter().for_each(|lost| bytes[(*lost).clone()].fill(0));
                 });
@@ -103,9 +104,9 @@ async fn a_group_that_was_not_answered_never_prevents_opening() {
                 subsets += 1;
             }
             for _ in 0..times(2, 60) {
-                let spoilt = sectors[random.below(sectors.len())].clone();
+                let spoilt = sectors[random.index(sectors.len())].clone();
                 let image = torn(before, after, |bytes, _| {
-                    bytes[spoilt.clone()].iter_mut().for_each(|byte| *byte = random.next() as u8);
+                    bytes[spoilt.clone()].iter_mut().for_each(|byte| *byte = random.next_u64() as u8);
                 });
                 check_torn(&image, *answered, *written, &format!("{spoilt:?} garbled")).await;
                 garbled += 1;
@@ -139,7 +140,7 @@ async fn a_power_cut_of_the_fast_level_loses_only_what_was_not_synced() {
     store.close().await;
     let (start, end) = (synced.0[synced.journal()].len(), written.0[written.journal()].len());
     let timers = *ends.last().unwrap();
-    let mut random = Random::new(SEED);
+    let mut random = SeededRandom::new(SEED);
     let mut tried = 0;
     for size in [512, 4_096] {
         let sectors = sectors(start, end, size);
@@ -147,7 +148,7 @@ async fn a_power_cut_of_the_fast_level_loses_only_what_was_not_synced() {
             // Every sector once by itself, then any set of them.
             let lost: Vec<_> = match sectors.get(round) {
                 Some(one) => vec![one],
-                None => sectors.iter().filter(|_| random.below(3) == 0).collect(),
+                None => sectors.iter().filter(|_| random.index(3) == 0).collect(),
             };
             let image = torn(&synced, &written, |bytes, _| {
                 lost.iter().for_each(|lost| bytes[(*lost).clone()].fill(0));
@@ -246,15 +247,15 @@ async fn a_power_cut_while_a_table_is_written_loses_nothing() {
             synced.0.insert(path.clone(), bytes.clone());
         }
     }
-    let (mut random, mut tried) = (Random::new(SEED), 0);
+    let (mut random, mut tried) = (SeededRandom::new(SEED), 0);
     for round in 0..times(6, 200) {
         let mut image = synced.clone();
         for (path, bytes) in after.0.iter().filter(|(path, _)| !before.0.contains_key(*path)) {
             let mut bytes = bytes.clone();
-            match (round + random.below(2)) % 3 {
-                0 => bytes.truncate(random.below(bytes.len())),
+            match (round + random.index(2)) % 3 {
+                0 => bytes.truncate(random.index(bytes.len())),
                 1 => {
-                    let at = random.below(bytes.len()) / 4_096 * 4_096;
+                    let at = random.index(bytes.len()) / 4_096 * 4_096;
                     let end = bytes.len().min(at + 4_096);
                     bytes[at..end].fill(0);
                 }
@@ -283,13 +284,13 @@ async fn a_flipped_byte_of_the_journal_is_never_silent() {
     let (image, timers) = images.last().unwrap();
     let journal = image.journal().clone();
     let end = image.0[&journal].len();
-    let mut random = Random::new(SEED);
+    let mut random = SeededRandom::new(SEED);
     let (mut refused, mut opened) = (0, 0);
     for round in 0..times(250, 8_000) {
         // The last groups are the ones that could pass for unanswered.
-        let at = if round % 3 == 0 { end - 1 - random.below(2_000) } else { random.below(end) };
+        let at = if round % 3 == 0 { end - 1 - random.index(2_000) } else { random.index(end) };
         let mut bytes = image.0[&journal].clone();
-        bytes[at] ^= 1 << random.below(8);
+        bytes[at] ^= 1 << random.index(8);
         match image.with(&journal, bytes).outcome(*timers, PAYLOAD).await {
             Outcome::Opened(found) => {
                 assert_eq!(
@@ -316,11 +317,11 @@ async fn a_flipped_byte_of_any_other_file_is_never_silent() {
     let files: Vec<_> =
         image.0.iter().filter(|(path, bytes)| !is_journal(path) && !bytes.is_empty()).collect();
     assert!(files.iter().any(|(path, _)| path.starts_with("db/keyspaces/1/tables")), "there are tables");
-    let mut random = Random::new(SEED);
+    let mut random = SeededRandom::new(SEED);
     let (mut refused, mut opened) = (0, 0);
     for (file, bytes) in files {
         for _ in 0..times(4, 100) {
-            let (at, bit) = (random.below(bytes.len()), random.below(8));
+            let (at, bit) = (random.index(bytes.len()), random.index(8));
             let mut bytes = bytes.clone();
             bytes[at] ^= 1 << bit;
             let spoilt = scratch();

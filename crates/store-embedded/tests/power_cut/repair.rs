@@ -3,11 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use mtimer_store::conformance::SeededRandom;
 use mtimer_store::{Batch, Lane, Op, Place};
 use mtimer_store_embedded::{EmbeddedDurability, OpenError, repair};
 use mtimer_types::{Key, KeyPolicy, Mode, Target, Time, Timer};
 
-use crate::image::{Image, Outcome, P, Random, acquire, look, open, schedule, scratch, timer};
+use crate::image::{Image, Outcome, P, acquire, look, open, schedule, scratch, timer};
 use crate::{LARGE, PAYLOAD, SEED, recorded, times, with_tables};
 
 /// The image with one bit of a file flipped, in a directory.
@@ -23,12 +24,12 @@ fn flipped(image: &Image, file: &Path, at: usize) -> tempfile::TempDir {
 async fn a_repair_keeps_every_batch_of_the_journal_but_the_damaged_one() {
     let images = recorded(EmbeddedDurability::Sync, &[1; 50]).await;
     let (image, timers) = images.last().unwrap();
-    let (journal, mut random) = (image.journal().clone(), Random::new(SEED));
+    let (journal, mut random) = (image.journal().clone(), SeededRandom::new(SEED));
     let (first, end) = (images[1].0.0[&journal].len(), image.0[&journal].len());
     let last_number = number_of_batch(images[images.len() - 2].0.0[&journal].len());
     for _ in 0..times(12, 400) {
         // Behind the first timer's batch, which holds the destination's name.
-        let at = first + random.below(end - first);
+        let at = first + random.index(end - first);
         if last_number.contains(&at) {
             continue; // See `a_raised_number_of_the_last_batch_loses_nothing`.
         }
@@ -109,10 +110,10 @@ async fn a_repair_keeps_what_is_outside_an_unreadable_block_of_a_table() {
     let (dir, timers) = with_tables().await;
     let image = Image::of(dir.path());
     let table = image.0.keys().find(|path| path.starts_with("db/keyspaces/1/tables")).unwrap();
-    let mut random = Random::new(SEED);
+    let mut random = SeededRandom::new(SEED);
     for _ in 0..times(2, 40) {
         // The blocks of rows come first.
-        let spoilt = flipped(&image, table, random.below(image.0[table].len() / 2));
+        let spoilt = flipped(&image, table, random.index(image.0[table].len() / 2));
         let done = repair(spoilt.path(), false).unwrap();
         assert!(done.timers_kept < timers && done.timers_kept + 50 > timers, "{done:?} of {timers}");
         let Outcome::Opened(found) = look(spoilt.path(), timers, LARGE).await else {

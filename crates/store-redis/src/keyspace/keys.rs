@@ -235,14 +235,7 @@ pub(crate) fn hash_slot(key: &str) -> u16 {
         .split_once('{')
         .and_then(|(_, rest)| rest.split_once('}'))
         .map_or(key, |(tag, _)| if tag.is_empty() { key } else { tag });
-    let mut crc: u16 = 0;
-    for b in tag.bytes() {
-        crc ^= u16::from(b) << 8;
-        for _ in 0..8 {
-            crc = if crc & 0x8000 != 0 { crc << 1 ^ 0x1021 } else { crc << 1 };
-        }
-    }
-    crc % 16_384
+    crc16::State::<crc16::XMODEM>::calculate(tag.as_bytes()) % 16_384
 }
 
 #[cfg(test)]

@@ -10,11 +10,12 @@
 //! Not in here: applying them; when they are safe ([`super::trim`]).
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use mtimer_types::PartitionId;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -94,7 +95,7 @@ impl LogBudget {
     }
 
     fn gaps(&self) -> MutexGuard<'_, Gaps> {
-        self.gaps.lock().unwrap_or_else(PoisonError::into_inner)
+        self.gaps.lock()
     }
 
     fn is_exceeded(&self) -> bool {
@@ -174,7 +175,7 @@ impl Log {
     }
 
     fn records(&self) -> MutexGuard<'_, Records> {
-        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+        self.records.lock()
     }
 
     /// What happens to many partitions.

@@ -1,23 +1,22 @@
 //! Random timers, and times that matter to where they are stored.
 
+use mtimer_store::conformance::SeededRandom;
 use mtimer_store::{Op, Verdict};
 use mtimer_types::{Destination, Key, Mode, PartitionId, Target, Time, Timer, TimerId};
-
-use super::server::Random;
 
 pub(super) const PARTITION: PartitionId = PartitionId(2);
 pub(super) const SECOND: u64 = 1_000;
 pub(super) const HOUR: u64 = 3_600 * SECOND;
 pub(super) const DAY: u64 = 24 * HOUR;
 
-pub(super) fn target(r: &mut Random, timer: &Timer) -> Target {
+pub(super) fn target(r: &mut SeededRandom, timer: &Timer) -> Target {
     match &timer.key {
         Some(key) if r.one_in(2) => Target::Key(timer.dest.clone(), key.clone()),
         _ => Target::Id(timer.id),
     }
 }
 
-pub(super) fn arbitrary_time(r: &mut Random, now: Time) -> Time {
+pub(super) fn arbitrary_time(r: &mut SeededRandom, now: Time) -> Time {
     let jitter = r.pick(&[0, 0, 20, 40, 1, 13]);
     match r.below(4) {
         0 => now - r.pick(&[0, 1, SECOND, HOUR]) - jitter,
@@ -27,7 +26,7 @@ pub(super) fn arbitrary_time(r: &mut Random, now: Time) -> Time {
     }
 }
 
-pub(super) fn arbitrary_timer(r: &mut Random, now: Time) -> Timer {
+pub(super) fn arbitrary_timer(r: &mut SeededRandom, now: Time) -> Timer {
     let app = r.pick(&["billing", "shipping"]);
     let key = r.one_in(2).then(|| Key::new(r.pick(&["a", "b", "c"])).unwrap());
     let due = arbitrary_time(r, now);
@@ -37,7 +36,7 @@ pub(super) fn arbitrary_timer(r: &mut Random, now: Time) -> Timer {
         deadline: r.one_in(3).then(|| due + r.pick(&[0, 10, 60 * SECOND, DAY])),
         payload: vec![b'x'; r.pick(&[0, 1, 30])].into(),
         ..Timer::new(
-            TimerId::new(due, now, PARTITION, r.next()),
+            TimerId::new(due, now, PARTITION, r.next_u64()),
             Destination::new("orders", app).unwrap(),
             due,
         )

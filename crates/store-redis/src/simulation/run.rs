@@ -8,6 +8,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mtimer_store::conformance::SeededRandom;
 use mtimer_store::conformance::model::Model;
 use mtimer_store::{
     Acquire, Answer, Batch, CancelAnswer, Health, LaneError, Load, LoadedTimer, Op, Refusal, RequestId,
@@ -19,7 +20,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::arbitrary::{DAY, HOUR, PARTITION, SECOND, arbitrary_timer, makes_dead_letter, target};
-use super::server::{Random, Simulated};
+use super::server::Simulated;
 use crate::keyspace::secret::Secret;
 use crate::partition::acquire::{Shared, acquire};
 use crate::partition::handed::HandedOver;
@@ -51,7 +52,7 @@ pub(super) struct Run {
     pub(super) shared: Shared,
     pub(super) owner: Owner,
     pub(super) model: Model,
-    pub(super) random: Random,
+    pub(super) random: SeededRandom,
     pub(super) now: Time,
     pub(super) timers: Vec<Timer>,
     /// Cancels and reschedules of this run, to repeat them.
@@ -79,10 +80,10 @@ pub(super) async fn acquire_next(
     shared: &Shared,
     expected: Epoch,
     floor: Epoch,
-    random: &mut Random,
+    random: &mut SeededRandom,
 ) -> Result<Owner, String> {
     let (health, _) = watch::channel(Health::Up);
-    let nonce = Nonce(random.next());
+    let nonce = Nonce(random.next_u64());
     let term = Term(server.state().now);
     let request = Acquire { partition: PARTITION, expected, floor, nonce, term, version: expected.0 };
     server.state().acquired();
@@ -96,9 +97,9 @@ pub(super) async fn acquire_next(
 
 impl Run {
     pub(super) async fn new(seed: u64, one_in: u64) -> Check<Self> {
-        let mut random = Random::new(seed);
+        let mut random = SeededRandom::new(seed);
         // The owner goes by another clock than its server's.
-        let server = Simulated::new(random.next(), random.pick(&[START, START + AHEAD, START - AHEAD]));
+        let server = Simulated::new(random.next_u64(), random.pick(&[START, START + AHEAD, START - AHEAD]));
         let shared = Shared {
             network: Arc::new(server.clone()),
             cluster: "c".into(),
@@ -286,7 +287,7 @@ impl Run {
         let op = Op::Cancel {
             target: Target::Id(self.timers[0].id),
             sent_attempt: None,
-            request: RequestId(self.random.next()),
+            request: RequestId(self.random.next_u64()),
         };
         let late = loop {
             let batch = Batch { now: self.now, claim: None, ops: vec![op.clone()] };

@@ -3,13 +3,13 @@
 //! Everything that goes wrong comes from one seed. A frame of a lost connection may arrive later,
 //! behind other writes: but not at a server that has lost writes, which is another process.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use rand_xoshiro::SplitMix64;
-use rand_xoshiro::rand_core::{Rng as _, SeedableRng};
+use mtimer_store::conformance::SeededRandom;
+use parking_lot::{Mutex, MutexGuard};
 use redis::{Arg, Cmd, Pipeline, Value};
 
 use super::data::{Data, Fuel};
@@ -35,32 +35,6 @@ const CUT_OFF: &str =
 const FULL: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 const READ_ONLY: &str =
     "MISCONF Redis is configured to save RDB snapshots, but it's unable to persist to disk.";
-
-/// Random numbers from a seed.
-#[derive(Clone, Debug)]
-pub(super) struct Random(SplitMix64);
-
-impl Random {
-    pub(super) fn new(seed: u64) -> Self {
-        Self(SplitMix64::seed_from_u64(seed))
-    }
-
-    pub(super) fn next(&mut self) -> u64 {
-        self.0.next_u64()
-    }
-
-    pub(super) fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-
-    pub(super) fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-
-    pub(super) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len() as u64) as usize]
-    }
-}
 
 /// What went wrong so far.
 #[derive(Clone, Copy, Default, Debug)]
@@ -90,7 +64,7 @@ pub(super) struct State {
     connection: u64,
     /// `SCRIPT FLUSH` makes it false. Who connects loads them.
     has_scripts: bool,
-    random: Random,
+    random: SeededRandom,
     /// One call in so many goes wrong; 0: none.
     pub(super) one_in: u64,
     /// The next script is cut off after so many steps, and then every call gets lost: the owner is
@@ -127,7 +101,7 @@ impl Simulated {
             delayed: None,
             connection: 0,
             has_scripts: true,
-            random: Random::new(seed),
+            random: SeededRandom::new(seed),
             one_in: 0,
             last_steps: None,
             is_dead: false,
@@ -140,7 +114,7 @@ impl Simulated {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     fn connect(&self, address: &'static str) -> Arc<dyn RedisNode> {

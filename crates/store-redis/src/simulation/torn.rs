@@ -92,7 +92,7 @@ async fn survives(run: &mut Run, states: &[Model]) -> Check {
 
 /// Schedules a timer with a key that may be taken: the timer, unless it is.
 async fn takes_its_key(run: &mut Run, like: Timer) -> Check<Option<TimerId>> {
-    let id = TimerId::new(like.due, run.now, PARTITION, run.random.next());
+    let id = TimerId::new(like.due, run.now, PARTITION, run.random.next_u64());
     let timer = Timer { id, ..like };
     let op = Op::Schedule { timer: timer.clone().into(), policy: KeyPolicy::Create };
     let answers =

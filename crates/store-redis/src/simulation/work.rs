@@ -84,7 +84,7 @@ impl Run {
         let (id, now, r) = (timer.id, self.now, &mut self.random);
         let fire = arbitrary_time(r, now);
         let settle = |verdict| Op::settle(id, verdict);
-        let request = RequestId(r.next());
+        let request = RequestId(r.next_u64());
         match kind {
             Schedule => {
                 let policy = r.pick(&[KeyPolicy::Create, KeyPolicy::Replace, KeyPolicy::Keep]);

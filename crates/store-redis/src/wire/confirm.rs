@@ -9,11 +9,12 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
+use parking_lot::{Mutex, MutexGuard};
 use redis::{Cmd, Pipeline, Value};
 use tokio::sync::oneshot;
 
@@ -123,7 +124,7 @@ impl Confirmations {
     }
 
     fn waiting(&self) -> MutexGuard<'_, HashMap<String, Vec<ConfirmRequest>>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock()
     }
 
     /// Those who wait by now; `None`: nobody, and the server is served no more.

@@ -8,12 +8,13 @@
 
 use std::fmt::{self, Display};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
+use parking_lot::{Mutex, MutexGuard};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, InfoDict, Pipeline, RedisResult, Value, cmd};
 use tokio::task::coop::unconstrained;
@@ -256,7 +257,7 @@ impl ConnectionState {
     }
 
     fn server(&self) -> MutexGuard<'_, Result<MultiplexedConnection, Lost>> {
-        self.server.lock().unwrap_or_else(PoisonError::into_inner)
+        self.server.lock()
     }
 
     /// The connection is over; returns why. The first reason stays.

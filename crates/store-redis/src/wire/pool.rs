@@ -4,9 +4,10 @@
 //! closed when the last call on it has ended.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex as Lock, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex as Lock;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
@@ -63,7 +64,7 @@ impl ConnectionPool {
 
     /// Forgets all servers but these.
     pub(crate) fn keep_only(&self, servers: &HashSet<String>) {
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.entries.lock();
         entries.retain(|(address, _), _| servers.contains(address));
         drop(entries);
         self.settings.keep_only(servers);
@@ -76,7 +77,7 @@ impl ConnectionPool {
     /// [`Lost`] says why there is none.
     pub(crate) async fn get(&self, address: &str, how: Use) -> Result<Arc<RedisConnection>, Lost> {
         let entry = {
-            let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut entries = self.entries.lock();
             entries.entry((address.to_owned(), how)).or_default().clone()
         };
         // Held while connecting: one attempt serves all who wait.

@@ -8,8 +8,8 @@
 //! Not in here: what a partition does about it.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use redis::InfoDict;
 
 /// The only eviction policy that loses no timers.
@@ -32,7 +32,7 @@ struct Noted {
 
 impl ServerSettings {
     fn noted(&self) -> MutexGuard<'_, HashMap<String, Noted>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Whether a server is known to evict keys when its memory is full.

@@ -3,8 +3,8 @@
 //! A standalone server and its replicas are the case of one master that has all hash slots.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use redis::Value;
 
 use super::fault::with_host;
@@ -27,7 +27,7 @@ pub(crate) struct SlotMap(Mutex<Vec<Range>>);
 
 impl SlotMap {
     fn ranges(&self) -> MutexGuard<'_, Vec<Range>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     fn of<T>(&self, slot: u16, get: impl FnOnce(&Range) -> T) -> Option<T> {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use mtimer_store::conformance::mix;
 use mtimer_store::{
     Acquire, AcquireError, Acquired, Answer, Batch, Lane, LaneError, LaneFuture, Load, LoadedTimer, Op,
     Store, Verdict,
@@ -16,10 +17,7 @@ pub const PARTITION: PartitionId = PartitionId(2);
 
 pub fn unique() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
-    let mut z = NEXT.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    mix(NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 pub fn now() -> Time {

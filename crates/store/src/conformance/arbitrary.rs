@@ -1,33 +1,10 @@
-//! What random sequences are made of: numbers from a seed, times that meet, timers, kinds of
-//! operations.
+//! What random sequences are made of: times that meet, timers, kinds of operations.
 
 use mtimer_types::{Destination, Headers, Key, Mode, Target, Time, Timer, TimerId};
 
 use super::kit::Kit;
-use super::values::{DAY, HOUR, MINUTE, SECOND, mix};
-
-/// Random numbers from a seed. They hash a counter, so that this crate needs no library for it.
-#[derive(Clone, Debug)]
-pub(super) struct Random(pub(super) u64);
-
-impl Random {
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(1);
-        mix(mix(self.0))
-    }
-
-    pub(super) fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-
-    pub(super) fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-
-    pub(super) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len() as u64) as usize]
-    }
-}
+use super::seeded::SeededRandom;
+use super::values::{DAY, HOUR, MINUTE, SECOND};
 
 /// The clock moves in steps of so many ms.
 pub(super) const TICK: u64 = 20;
@@ -89,14 +66,14 @@ impl Kind {
     ];
 }
 
-pub(super) fn target(r: &mut Random, timer: &Timer) -> Target {
+pub(super) fn target(r: &mut SeededRandom, timer: &Timer) -> Target {
     match &timer.key {
         Some(key) if r.one_in(2) => Target::Key(timer.dest.clone(), key.clone()),
         _ => Target::Id(timer.id),
     }
 }
 
-pub(super) fn arbitrary_time(r: &mut Random, now: Time) -> Time {
+pub(super) fn arbitrary_time(r: &mut SeededRandom, now: Time) -> Time {
     // On the grid of the clock, so that times meet; sometimes beside it.
     let jitter = r.pick(&[0, 0, TICK, 2 * TICK, 1, 13]);
     match r.below(4) {
@@ -107,7 +84,7 @@ pub(super) fn arbitrary_time(r: &mut Random, now: Time) -> Time {
     }
 }
 
-pub(super) fn arbitrary_timer(r: &mut Random, kit: &Kit, dests: &[Destination]) -> Timer {
+pub(super) fn arbitrary_timer(r: &mut SeededRandom, kit: &Kit, dests: &[Destination]) -> Timer {
     let dest = dests[r.below(dests.len() as u64) as usize].clone();
     let key: Option<Key> = r.one_in(2).then(|| kit.key_of(r.pick(&["a", "b", "ключ"]), &dest));
     let due = arbitrary_time(r, kit.now);
@@ -115,9 +92,9 @@ pub(super) fn arbitrary_timer(r: &mut Random, kit: &Kit, dests: &[Destination]) 
     let mode = if r.one_in(3) { Mode::AtMostOnce } else { Mode::AtLeastOnce };
     let payload = vec![b'x'; r.pick(&[0, 1, 100, 1_000])].into();
     let headers = match r.below(3) {
-        0 => Headers::new([("tenant", "acme"), ("n", &r.next().to_string())]).unwrap(),
+        0 => Headers::new([("tenant", "acme"), ("n", &r.next_u64().to_string())]).unwrap(),
         _ => Headers::NONE,
     };
-    let id = TimerId::new(due, kit.now, kit.partition, r.next());
+    let id = TimerId::new(due, kit.now, kit.partition, r.next_u64());
     Timer { id, dest, key, due, mode, deadline, payload, headers, ..kit.timer(due) }
 }

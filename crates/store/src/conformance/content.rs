@@ -5,7 +5,8 @@ use mtimer_types::{Destination, Headers, Key, KeyPolicy, Mode, RetryTiers, Targe
 
 use super::kit::Kit;
 use super::owner::Owner;
-use super::values::{DAY, MINUTE, NEW, YEAR, dead_verdict, mix, schedule_op, unique};
+use super::seeded::mix;
+use super::values::{DAY, MINUTE, NEW, YEAR, dead_verdict, schedule_op, unique};
 use crate::{Answer, CancelAnswer, Op, Place, RequestId, ScheduleAnswer};
 
 /// Texts that are easily damaged: separators of every store, hash tags, other scripts, what looks

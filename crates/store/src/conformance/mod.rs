@@ -47,6 +47,7 @@ mod random;
 mod requests;
 mod reschedule;
 mod retries;
+mod seeded;
 mod steps;
 mod values;
 
@@ -57,6 +58,7 @@ use futures_util::FutureExt;
 
 pub use harness::{Fault, Harness, Site, Unsupported};
 pub use list::names;
+pub use seeded::{SeededRandom, mix};
 
 /// A test that takes longer than this hangs.
 const TIMEOUT: Duration = Duration::from_secs(600);

@@ -12,11 +12,12 @@ use std::panic::AssertUnwindSafe;
 use futures_util::FutureExt;
 use mtimer_types::{DeadReason, Destination, KeyPolicy, Time, Timer};
 
-use super::arbitrary::{Kind, Random, TICK, arbitrary_time, arbitrary_timer, target};
+use super::arbitrary::{Kind, TICK, arbitrary_time, arbitrary_timer, target};
 use super::harness::{Fault, Harness};
 use super::kit::{Kit, panic_text};
 use super::pair::{Check, Pair, schedule_with};
-use super::values::{DAY, HOUR, MINUTE, SECOND, dest, mix, other_dest, unique};
+use super::seeded::{SeededRandom, mix};
+use super::values::{DAY, HOUR, MINUTE, SECOND, dest, other_dest, unique};
 use crate::{InFlight, LaneError, Load, Op, Place, RequestId, Retained, Verdict};
 
 /// Cases when the environment does not say otherwise: a few seconds on every store.
@@ -54,27 +55,27 @@ enum Step {
 }
 
 fn steps(seed: u64) -> Vec<Step> {
-    let mut r = Random(seed);
+    let mut r = SeededRandom::new(seed);
     (0..STEPS)
         .map(|i| {
             let window = (i * (SLOTS - WINDOW as usize) / STEPS) as u64;
-            let batches = |r: &mut Random, most: u64| -> Vec<Vec<Choice>> {
-                let batch = |r: &mut Random| {
-                    (0..1 + r.below(5)).map(|_| Choice { window, seed: r.next() }).collect::<Vec<_>>()
+            let batches = |r: &mut SeededRandom, most: u64| -> Vec<Vec<Choice>> {
+                let batch = |r: &mut SeededRandom| {
+                    (0..1 + r.below(5)).map(|_| Choice { window, seed: r.next_u64() }).collect::<Vec<_>>()
                 };
                 (0..r.below(most + 1)).map(|_| batch(r)).collect()
             };
             match r.below(100) {
                 0..62 => {
                     let mut batches = batches(&mut r, 2);
-                    batches.push(vec![Choice { window, seed: r.next() }]);
-                    Step::Burst(batches, r.next())
+                    batches.push(vec![Choice { window, seed: r.next_u64() }]);
+                    Step::Burst(batches, r.next_u64())
                 }
-                62..78 => Step::Load(batches(&mut r, 2), r.next()),
-                78..82 => Step::Unload(r.next()),
-                82..88 => Step::Get(Choice { window, seed: r.next() }),
-                88..93 => Step::Takeover(Choice { window, seed: r.next() }),
-                93..95 => Step::Release(r.next()),
+                62..78 => Step::Load(batches(&mut r, 2), r.next_u64()),
+                78..82 => Step::Unload(r.next_u64()),
+                82..88 => Step::Get(Choice { window, seed: r.next_u64() }),
+                88..93 => Step::Takeover(Choice { window, seed: r.next_u64() }),
+                93..95 => Step::Release(r.next_u64()),
                 95 => Step::Restart,
                 _ => Step::CheckAll,
             }
@@ -96,13 +97,13 @@ struct Case {
 impl Case {
     async fn new(harness: &dyn Harness, seed: u64, faulty: bool) -> Self {
         let kit = Kit::new(harness).await;
-        let mut r = Random(mix(seed));
+        let mut r = SeededRandom::new(mix(seed));
         let dests = [dest(), other_dest(), Destination::new("Größe", "\u{1f570}").unwrap()];
         let slots = (0..SLOTS).map(|_| arbitrary_timer(&mut r, &kit, &dests)).collect();
         Self { pair: Pair::new(kit).await, slots, asked: Vec::new(), faulty, log: Vec::new() }
     }
 
-    fn slot(&self, choice: Choice, r: &mut Random) -> &Timer {
+    fn slot(&self, choice: Choice, r: &mut SeededRandom) -> &Timer {
         &self.slots[(choice.window + r.below(WINDOW)) as usize]
     }
 
@@ -120,7 +121,7 @@ impl Case {
     }
 
     fn op(&mut self, choice: Choice) -> Op {
-        let mut r = Random(choice.seed);
+        let mut r = SeededRandom::new(choice.seed);
         let timer = self.slot(choice, &mut r).clone();
         // Mostly what makes sense where the timer is (so that sequences get somewhere), and
         // anything at any time.
@@ -142,7 +143,7 @@ impl Case {
         self.op_of(kind, timer, &mut r)
     }
 
-    fn op_of(&mut self, kind: Kind, timer: Timer, r: &mut Random) -> Op {
+    fn op_of(&mut self, kind: Kind, timer: Timer, r: &mut SeededRandom) -> Op {
         let now = self.pair.kit.now;
         let id = timer.id;
         let fire = arbitrary_time(r, now);
@@ -208,13 +209,13 @@ impl Case {
             Step::Burst(batches, seed) => self.burst(batches, *seed).await,
             Step::Load(behind, seed) => self.load(behind, *seed).await,
             Step::Unload(seed) => {
-                let mut r = Random(*seed);
+                let mut r = SeededRandom::new(*seed);
                 let beyond = r.pick(&[Time::ZERO, self.pair.kit.now, self.pair.kit.now + HOUR]);
                 self.log.push(format!("unload beyond {beyond}"));
                 self.pair.unload(beyond).await
             }
             Step::Get(choice) => {
-                let mut r = Random(choice.seed);
+                let mut r = SeededRandom::new(choice.seed);
                 let timer = self.slot(*choice, &mut r).clone();
                 let target = target(&mut r, &timer);
                 self.log.push(format!("get {target:?}"));
@@ -232,7 +233,7 @@ impl Case {
                 }
             }
             Step::Release(seed) => {
-                let mut r = Random(*seed);
+                let mut r = SeededRandom::new(*seed);
                 let rows: Vec<_> = (0..r.below(4)).map(|_| self.in_flight(&mut r)).collect();
                 self.log.push(format!("release {rows:?}, takeover"));
                 self.pair.takeover(Some(rows)).await
@@ -242,7 +243,7 @@ impl Case {
     }
 
     async fn burst(&mut self, batches: &[Vec<Choice>], seed: u64) -> Check {
-        let mut r = Random(seed);
+        let mut r = SeededRandom::new(seed);
         let mut called = Vec::new();
         let mut fault = self.trouble(&mut r);
         for choices in batches {
@@ -268,7 +269,7 @@ impl Case {
     }
 
     async fn load(&mut self, behind: &[Vec<Choice>], seed: u64) -> Check {
-        let mut r = Random(seed);
+        let mut r = SeededRandom::new(seed);
         self.pair.kit.now = self.pair.kit.now + TICK;
         let now = self.pair.kit.now;
         let claim = r.one_in(3).then(|| now + r.pick(&[TICK, SECOND]));
@@ -288,17 +289,17 @@ impl Case {
         self.pair.load_in_trouble(load, behind, fault).await.map(|_| ())
     }
 
-    fn trouble(&self, r: &mut Random) -> Option<Fault> {
+    fn trouble(&self, r: &mut SeededRandom) -> Option<Fault> {
         let partition = self.pair.kit.partition;
         let faults = [Fault::LoseNextAnswer(partition), Fault::LoseNextCall(partition), Fault::GoDown];
         (self.faulty && r.one_in(3)).then(|| r.pick(&faults))
     }
 
-    fn in_flight(&self, r: &mut Random) -> InFlight {
+    fn in_flight(&self, r: &mut SeededRandom) -> InFlight {
         InFlight {
             id: self.slots[r.below(SLOTS as u64) as usize].id,
             attempt: 1 + r.below(3) as u32,
-            session: u128::from(r.next()) << 64 | u128::from(r.next()),
+            session: u128::from(r.next_u64()) << 64 | u128::from(r.next_u64()),
             until: self.pair.kit.now + r.below(MINUTE),
         }
     }

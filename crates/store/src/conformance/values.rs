@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use mtimer_types::{DeadReason, Destination, KeyPolicy, PartitionId, Time, Timer, TimerId};
 
+use super::seeded::mix;
 use crate::{Op, Place, ScheduleAnswer, Verdict};
 
 pub(super) const SECOND: u64 = 1_000;
@@ -18,14 +19,6 @@ pub(super) const YEAR: u64 = 365 * DAY;
 pub(super) fn unique() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     mix(NEXT.fetch_add(1, Ordering::Relaxed))
-}
-
-/// The finalizer of SplitMix64 (Steele, Lea and Flood, 2014), a bijection.
-pub(super) fn mix(n: u64) -> u64 {
-    let mut z = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 pub(super) fn dest() -> Destination {

@@ -2,7 +2,7 @@
 //!
 //! Unlike everything else here it has a clock: tokio's, which a test may pause.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -89,7 +89,7 @@ impl Coordination for MemoryCoordination {
 
     fn unreachable(&self) -> StoreFuture<Vec<PartitionId>> {
         let down = self.0.partitions.iter().filter_map(|p| {
-            let p = p.lock().unwrap_or_else(PoisonError::into_inner);
+            let p = p.lock();
             matches!(p.link, Reachability::Down(_)).then_some(p.id)
         });
         ready(Ok(down.collect())).boxed()

@@ -1,9 +1,9 @@
 //! The state that all views of an in-memory store share.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use mtimer_types::{PartitionId, Term};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::lease::StoredLease;
 use super::partition::{MemoryPartition, Reachability};
@@ -35,10 +35,7 @@ impl MemoryState {
     }
 
     pub(super) fn partition(&self, id: PartitionId) -> Option<MutexGuard<'_, MemoryPartition>> {
-        let partition = self.partitions.get(usize::from(id.0))?;
-        // A panic in a test's call leaves the state as it is: there is nothing half done to
-        // protect.
-        Some(partition.lock().unwrap_or_else(PoisonError::into_inner))
+        self.partitions.get(usize::from(id.0)).map(Mutex::lock)
     }
 
     pub(super) fn reachable(&self, id: PartitionId) -> Result<MutexGuard<'_, MemoryPartition>, StoreError> {
@@ -59,6 +56,6 @@ impl MemoryState {
     }
 
     pub(super) fn lease(&self) -> MutexGuard<'_, StoredLease> {
-        self.lease.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lease.lock()
     }
 }

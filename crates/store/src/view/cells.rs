@@ -1,14 +1,17 @@
 //! Values as they were read, and as they were written since.
 
-use std::collections::HashMap;
 use std::hash::Hash;
 
-use super::hasher::BuildFolded;
+use rustc_hash::FxHashMap;
 
 /// Values by key. A value may be written that was not read.
+///
+/// The hash function has no secret: a view decides some hundred operations and is dropped, so names
+/// that are chosen to collide cost microseconds. With the standard library's a turn of keyed timers
+/// takes 10 % more (example `turns` of the Redis store).
 #[derive(Debug)]
 pub(super) struct Cells<K, V> {
-    cells: HashMap<K, Cell<V>, BuildFolded>,
+    cells: FxHashMap<K, Cell<V>>,
     /// Keys of written cells, in the order of [`Self::commit`]. A key that has moved is in it more
     /// than once; its last place counts.
     order: Vec<K>,
@@ -23,7 +26,7 @@ struct Cell<V> {
 
 impl<K, V> Default for Cells<K, V> {
     fn default() -> Self {
-        Self { cells: HashMap::default(), order: Vec::new() }
+        Self { cells: FxHashMap::default(), order: Vec::new() }
     }
 }
 

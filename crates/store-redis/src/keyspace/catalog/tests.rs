@@ -1,5 +1,6 @@
 //! What the picture promises: places, fingerprints, horizons.
 
+use mtimer_store::conformance::mix;
 use mtimer_types::{Cohorts, PartitionId};
 use proptest::prelude::*;
 
@@ -10,12 +11,6 @@ const DAY: u64 = 24 * HOUR;
 
 fn id(due: u64, width: SlotWidth, random: u64) -> TimerId {
     TimerId::with_width(Time::from_ms(due), width, PartitionId(0), random)
-}
-
-/// Evenly distributed bits.
-fn mix(n: u64) -> u64 {
-    let n = (n ^ n >> 31).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    n ^ n >> 29
 }
 
 fn catalog() -> Catalog {
