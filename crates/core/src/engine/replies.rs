@@ -268,8 +268,7 @@ impl Engine {
     pub(super) fn reply(&mut self, to: ReplyRef, reply: OpReply) {
         self.tallies.replied(&reply);
         let Some(Answered { session, corr, replies }) = self.requests.answer(to, reply) else { return };
-        if let Some(s) = self.roster.sessions.get_mut(&session) {
-            s.unanswered = s.unanswered.saturating_sub(replies.len());
+        if self.roster.end_operations(session, replies.len()) {
             self.effects.push(Effect::Send(session, ServerMessage::Reply { corr, replies }));
         }
     }
