@@ -181,19 +181,8 @@ fn assemble(
     });
     let (ended, end) = watch::channel(None);
     let abort = CancellationToken::new();
+    let source = metrics_source(&options, &resources, &context, control.clone());
     let Resources { store, counters, access, local, .. } = resources;
-    let source = MetricsSource {
-        control: control.clone(),
-        store: store.clone(),
-        counters: counters.clone(),
-        gate: context.gate.clone(),
-        receiving: context.receiving.clone(),
-        outboxes: context.outboxes.clone(),
-        destinations: options.metrics_destinations,
-        access: access.clone(),
-        started: SystemTime::now(),
-        stored: LastCount::default(),
-    };
     let http = web.addr();
     let broker =
         Broker { local, http, control: control.clone(), end, access: access.clone(), abort: abort.clone() };
@@ -219,6 +208,27 @@ fn assemble(
         ended.send_replace(Some(end));
     };
     Ok((broker, running))
+}
+
+/// What the metrics are taken from.
+fn metrics_source(
+    options: &BrokerOptions,
+    resources: &Resources,
+    context: &SessionContext,
+    control: mpsc::Sender<Control>,
+) -> MetricsSource {
+    MetricsSource {
+        control,
+        store: resources.store.clone(),
+        counters: resources.counters.clone(),
+        gate: context.gate.clone(),
+        receiving: context.receiving.clone(),
+        outboxes: context.outboxes.clone(),
+        destinations: options.metrics_destinations,
+        access: resources.access.clone(),
+        started: SystemTime::now(),
+        stored: LastCount::default(),
+    }
 }
 
 /// What all sessions have in common.

@@ -247,6 +247,26 @@ impl DestinationHealth {
             _ => Self::Served,
         }
     }
+
+    /// Says that a destination has come to this.
+    fn log(self, dest: &Destination, backlog: &Backlog, oldest_s: u64) {
+        let Backlog { parked, waiting, sessions, in_flight, failures, .. } = *backlog;
+        match self {
+            Self::Served => tracing::info!(%dest, "the destination is served again"),
+            Self::Behind => tracing::warn!(
+                %dest, waiting, parked, in_flight, sessions, oldest_s,
+                "the destination falls behind: its handlers take less than what is due"
+            ),
+            Self::Unserved => tracing::warn!(
+                %dest, parked, oldest_s,
+                "nobody is registered for the destination: what is due is parked until somebody is"
+            ),
+            Self::Failing => tracing::warn!(
+                %dest, failures, sessions,
+                "handlers of the destination always fail: failures counts the attempts since the last success"
+            ),
+        }
+    }
 }
 
 /// By how much each number has grown, of those that have.
@@ -268,24 +288,8 @@ impl LogReport {
     fn log(&self) {
         let within_s = EVERY.as_secs();
         match self {
-            Self::Destination { dest, state, backlog: b, oldest_ms } => {
-                let (parked, waiting, sessions, in_flight) = (b.parked, b.waiting, b.sessions, b.in_flight);
-                let oldest_s = oldest_ms / 1_000;
-                match state {
-                    DestinationHealth::Served => tracing::info!(%dest, "the destination is served again"),
-                    DestinationHealth::Behind => tracing::warn!(
-                        %dest, waiting, parked, in_flight, sessions, oldest_s,
-                        "the destination falls behind: its handlers take less than what is due"
-                    ),
-                    DestinationHealth::Unserved => tracing::warn!(
-                        %dest, parked, oldest_s,
-                        "nobody is registered for the destination: what is due is parked until somebody is"
-                    ),
-                    DestinationHealth::Failing => tracing::warn!(
-                        %dest, failures = b.failures, sessions,
-                        "handlers of the destination always fail: failures counts the attempts since the last success"
-                    ),
-                }
+            Self::Destination { dest, state, backlog, oldest_ms } => {
+                state.log(dest, backlog, oldest_ms / 1_000);
             }
             Self::MoreDestinations(more) => {
                 tracing::warn!(more, "more destinations changed state: see the metrics");

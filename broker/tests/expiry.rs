@@ -8,7 +8,7 @@ mod support;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use mtimer_access::TokenEntry;
-use mtimer_broker::{AccessOptions, BrokerOptions, PeerToken, RedisCertificates, BrokerTlsOptions};
+use mtimer_broker::{AccessOptions, BrokerOptions, BrokerTlsOptions, PeerToken, RedisCertificates};
 use mtimer_tls::test_support::Authority;
 use support::http::{address, get_with, on_loopback, scrape};
 use support::tokens::{entry, token, tokens_of, write_tokens};

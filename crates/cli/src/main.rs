@@ -14,6 +14,8 @@ mod completions;
 mod confirm;
 mod dead;
 mod demo;
+#[cfg(test)]
+mod documented;
 mod exec;
 mod exit;
 mod file;

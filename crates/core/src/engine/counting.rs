@@ -73,7 +73,7 @@ impl Engine {
         let (loaded, loaded_bytes) = self.memory();
         let stored = stored(rows);
         let mut status = Status {
-            sessions: self.roster.sessions.len() as u64,
+            sessions: self.roster.sessions(),
             loaded,
             loaded_bytes,
             ready: self.roster.dests().map(|(_, d)| d.ready.len() as u64).sum(),
@@ -100,7 +100,7 @@ impl Engine {
         let in_flight = partitions.iter().map(|p| p.in_flight).sum();
         BrokerView {
             address: self.options.address.clone().unwrap_or_default(),
-            load: BrokerLoad { sessions: self.roster.sessions.len() as u64, loaded, in_flight },
+            load: BrokerLoad { sessions: self.roster.sessions(), loaded, in_flight },
             loaded_bytes,
             partitions,
             clients,

@@ -202,8 +202,7 @@ impl Engine {
         let timeout_default = self.options.callback_timeout_ms;
         let Some(m) = self.roster.member(to) else { return };
         let session = m.session;
-        let Some(s) = self.roster.sessions.get(&session) else { return };
-        let client = s.client;
+        let Some(client) = self.roster.client(session) else { return };
         let Some(p) = self.partitions.get_mut(id.partition()) else { return };
         let epoch = p.epoch();
         let Some(entry) = p.table.get_mut(id) else { return };
@@ -274,7 +273,7 @@ impl Engine {
     /// the deadline or the fence allows. [`Engine::taken`] decides on them as if they were answered
     /// now. Called before edits leave for the store: they say which deliveries are under way.
     pub(super) fn take_back(&mut self, now: Now) {
-        for member in std::mem::take(&mut self.roster.outgoing) {
+        for member in self.roster.take_outgoing() {
             let Some(m) = self.roster.member(member) else { continue };
             let session = m.session;
             for delivery in m.take_outbox() {
@@ -297,7 +296,7 @@ impl Engine {
 
     /// Sends this turn's deliveries, in frames of bounded size.
     pub(super) fn send(&mut self, now: Now) {
-        for member in std::mem::take(&mut self.roster.outgoing) {
+        for member in self.roster.take_outgoing() {
             let Some(m) = self.roster.member(member) else { continue };
             let (session, registration) = (m.session, m.registration);
             let mut frame = Vec::new();

@@ -15,13 +15,13 @@ use super::ready::ReadyQueue;
 /// A destination that has members, timers in memory, or parked timers.
 #[derive(Debug)]
 pub(super) struct Dest {
-    pub(super) name: Destination,
+    name: Destination,
     /// Claimed timers that wait for a member.
     pub(super) ready: ReadyQueue,
     pub(super) parks: Parks,
     pub(super) flow: Flow,
     /// Failed attempts since the last success.
-    pub(super) failures: u64,
+    failures: u64,
     members: Vec<MemberRef>,
     entries: usize,
     dirty: bool,
@@ -39,6 +39,25 @@ impl Dest {
             entries: 0,
             dirty: false,
         }
+    }
+
+    pub(super) fn name(&self) -> &Destination {
+        &self.name
+    }
+
+    /// Failed attempts since the last success.
+    pub(super) fn failures(&self) -> u64 {
+        self.failures
+    }
+
+    /// An attempt has failed.
+    pub(super) fn fail(&mut self) {
+        self.failures += 1;
+    }
+
+    /// An attempt has succeeded.
+    pub(super) fn succeed(&mut self) {
+        self.failures = 0;
     }
 
     /// Its registrations.

@@ -36,7 +36,7 @@ impl Engine {
     ///
     /// Takes time in proportion to the number of destinations.
     pub fn pending(&self) -> impl Iterator<Item = (&mtimer_types::Destination, u64)> {
-        self.roster.dests().map(|(_, dest)| (&dest.name, dest.pending()))
+        self.roster.dests().map(|(_, dest)| (dest.name(), dest.pending()))
     }
 
     fn backlogs(&self, top: usize) -> (Vec<(mtimer_types::Destination, Backlog)>, (Backlog, u64)) {
@@ -53,7 +53,7 @@ impl Engine {
             sum.merge(backlog);
             sum
         });
-        let named = all.into_iter().map(|(ix, backlog)| (self.roster.dest(ix).name.clone(), backlog));
+        let named = all.into_iter().map(|(ix, backlog)| (self.roster.dest(ix).name().clone(), backlog));
         (named.collect(), (others, rest.len() as u64))
     }
 
@@ -71,7 +71,7 @@ impl Engine {
             parked: dest.parks.count(),
             in_flight: self.roster.outstanding(ix) as u64,
             sessions: self.roster.members(ix) as u64,
-            failures: dest.failures,
+            failures: dest.failures(),
             oldest: [first_ready, dest.parks.oldest()].into_iter().flatten().min(),
         }
     }

@@ -28,10 +28,8 @@ const CLOCKS_MS: u64 = 1_000;
 impl Engine {
     /// A newer topology: sessions are told, and sent on to others from now on.
     pub(super) fn adopt_topology(&mut self, topology: Arc<Topology>) {
-        let mut sessions: Vec<SessionId> = self.roster.sessions.keys().copied().collect();
-        sessions.sort_unstable();
         let tell = |session| Effect::Send(session, ServerMessage::Topology((*topology).clone()));
-        self.effects.extend(sessions.into_iter().map(tell));
+        self.effects.extend(self.roster.session_ids().into_iter().map(tell));
         self.topology = Some(topology);
     }
 

@@ -254,7 +254,7 @@ impl Engine {
             }
             return;
         }
-        if !self.roster.sessions.contains_key(&session) {
+        if !self.roster.is_open(session) {
             return;
         }
         match event {

@@ -29,11 +29,11 @@ impl Engine {
         if let Some(dest) = entry.map(|entry| entry.dest) {
             let dest = self.roster.dest_mut(dest);
             match verdict {
-                Verdict::Ack | Verdict::LateAck { .. } => dest.failures = 0,
+                Verdict::Ack | Verdict::LateAck { .. } => dest.succeed(),
                 Verdict::Dead { reason: DeadReason::Stopped, .. }
                 | Verdict::Expired
                 | Verdict::Unconfirmed => {}
-                Verdict::Retry { .. } | Verdict::Dead { .. } => dest.failures += 1,
+                Verdict::Retry { .. } | Verdict::Dead { .. } => dest.fail(),
             }
         }
     }
@@ -43,7 +43,7 @@ impl Engine {
         self.tallies.died(reason);
         self.count(Counter::Dead, 1);
         let entry = self.partitions.get(id.partition()).and_then(|p| p.table.get(id));
-        let dest = entry.map(|entry| self.roster.dest(entry.dest).name.clone());
+        let dest = entry.map(|entry| self.roster.dest(entry.dest).name().clone());
         self.effects.push(Effect::Died(Died { id, dest, reason, attempts }));
     }
 

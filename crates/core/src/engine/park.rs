@@ -128,7 +128,7 @@ impl Engine {
             let credit = self.roster.free(dest);
             let d = self.roster.dest_mut(dest);
             let Some((at, limit)) = d.parks.begin_fetch(credit, d.ready.len() as u64) else { return };
-            let name = d.name.clone();
+            let name = d.name().clone();
             // A partition that is not owned any more has no parks.
             self.call(at, OpenCall::Parked { dest: name.clone() }, Call::Parked(name, 0, limit));
         }

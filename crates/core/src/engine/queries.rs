@@ -170,7 +170,7 @@ impl Engine {
     }
 
     pub(super) fn answer(&mut self, session: SessionId, corr: u64, answer: QueryAnswer) {
-        if self.roster.sessions.contains_key(&session) {
+        if self.roster.is_open(session) {
             self.effects.push(Effect::Send(session, ServerMessage::Answer { corr, answer }));
         }
     }

@@ -270,8 +270,7 @@ impl Engine {
         let Some(AnsweredRequest { session, corr, replies }) = self.requests.answer(to, reply) else {
             return;
         };
-        if let Some(s) = self.roster.sessions.get_mut(&session) {
-            s.unanswered = s.unanswered.saturating_sub(replies.len());
+        if self.roster.end_operations(session, replies.len()) {
             self.effects.push(Effect::Send(session, ServerMessage::Reply { corr, replies }));
         }
     }

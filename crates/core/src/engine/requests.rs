@@ -50,9 +50,8 @@ impl Engine {
                 format!("a request has 1 to {MAX_BATCH} operations, this one has {}: split it", ops.len());
             return self.break_off(session, text);
         }
-        let Some(s) = self.roster.sessions.get_mut(&session) else { return };
-        let over = s.unanswered + ops.len() > MAX_SESSION_INFLIGHT;
-        s.unanswered += ops.len();
+        let Some(unanswered) = self.roster.begin_operations(session, ops.len()) else { return };
+        let over = unanswered > MAX_SESSION_INFLIGHT;
         let open = self.requests.open(session, corr, first_sent, ops.len());
         let blanket = if self.phase != EnginePhase::Running {
             Some(failed(ErrorCode::Stopping, "the broker is stopping: try another, or again later"))

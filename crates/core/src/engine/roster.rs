@@ -1,4 +1,8 @@
 //! Who takes callbacks: sessions, their registrations (members of a destination) and credits.
+//!
+//! Invariants: a registration of an open session is a member of its destination, and nobody else
+//! is; the bytes of a session are those of its deliveries that are not settled; a member with
+//! deliveries of this turn is in `outgoing` once.
 
 use mtimer_protocol::{ClientView, Delivery};
 use mtimer_types::limits::MAX_SESSION_UNSETTLED_BYTES;
@@ -11,33 +15,24 @@ use crate::api::SessionId;
 
 /// What the engine knows of a session.
 #[derive(Debug)]
-pub(super) struct SessionState {
-    pub(super) client: u128,
-    pub(super) registrations: Map<u32, MemberRef>,
+struct SessionState {
+    client: u128,
+    registrations: Map<u32, MemberRef>,
     /// Deliveries that it has not settled, and the bytes of their payloads and headers.
     flights: Map<TimerId, usize>,
     flight_bytes: usize,
     /// Operations not answered yet.
-    pub(super) unanswered: usize,
+    unanswered: usize,
 }
 
 #[derive(Debug)]
 pub(super) struct Roster {
     seed: Seeded,
-    pub(super) sessions: Map<SessionId, SessionState>,
+    sessions: Map<SessionId, SessionState>,
     members: DestinationMembers,
     dests: DestinationTable,
     /// Members with something in their outbox.
-    pub(super) outgoing: Vec<MemberRef>,
-}
-
-impl SessionState {
-    /// The deliveries that it has not settled, in order.
-    pub(super) fn unsettled(&self) -> Vec<TimerId> {
-        let mut ids: Vec<TimerId> = self.flights.keys().copied().collect();
-        ids.sort_unstable();
-        ids
-    }
+    outgoing: Vec<MemberRef>,
 }
 
 impl Roster {
@@ -55,6 +50,42 @@ impl Roster {
         let (registrations, flights) = (Map::with_hasher(self.seed), Map::with_hasher(self.seed));
         self.sessions
             .insert(id, SessionState { client, registrations, flights, flight_bytes: 0, unanswered: 0 });
+    }
+
+    pub(super) fn is_open(&self, id: SessionId) -> bool {
+        self.sessions.contains_key(&id)
+    }
+
+    /// The open sessions, in order.
+    pub(super) fn session_ids(&self) -> Vec<SessionId> {
+        let mut ids: Vec<SessionId> = self.sessions.keys().copied().collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// How many sessions are open.
+    pub(super) fn sessions(&self) -> u64 {
+        self.sessions.len() as u64
+    }
+
+    /// The durable name of a session's client, unless the session is closed.
+    pub(super) fn client(&self, id: SessionId) -> Option<u128> {
+        self.sessions.get(&id).map(|s| s.client)
+    }
+
+    /// Counts operations that a session waits for from now on. Returns how many they are with those
+    /// before, or `None` if it is closed.
+    pub(super) fn begin_operations(&mut self, id: SessionId, operations: usize) -> Option<usize> {
+        let s = self.sessions.get_mut(&id)?;
+        s.unanswered += operations;
+        Some(s.unanswered)
+    }
+
+    /// Operations of a session are answered. False if it is closed.
+    pub(super) fn end_operations(&mut self, id: SessionId, operations: usize) -> bool {
+        let Some(s) = self.sessions.get_mut(&id) else { return false };
+        s.unanswered = s.unanswered.saturating_sub(operations);
+        true
     }
 
     /// The number of a destination, a new one if need be.
@@ -125,12 +156,14 @@ impl Roster {
         }
     }
 
-    /// Forgets a session; its members take nothing more.
-    pub(super) fn close(&mut self, session: SessionId) -> Option<SessionState> {
-        let mut s = self.sessions.remove(&session)?;
-        let members: Vec<MemberRef> = s.registrations.drain().map(|(_, m)| m).collect();
-        members.into_iter().for_each(|m| self.leave(m));
-        Some(s)
+    /// Forgets a session; its members take nothing more. Returns the deliveries that it has not
+    /// settled, in order.
+    pub(super) fn close(&mut self, session: SessionId) -> Vec<TimerId> {
+        self.leave_all(session);
+        let Some(s) = self.sessions.remove(&session) else { return Vec::new() };
+        let mut unsettled: Vec<TimerId> = s.flights.keys().copied().collect();
+        unsettled.sort_unstable();
+        unsettled
     }
 
     /// The session takes nothing more, under any registration.
@@ -246,12 +279,18 @@ impl Roster {
         members.map(|m| m.outstanding() as usize).sum()
     }
 
+    /// The member that a registration stands for.
+    #[cfg(test)]
+    pub(super) fn registered(&self, session: SessionId, registration: u32) -> Option<MemberRef> {
+        self.sessions.get(&session)?.registrations.get(&registration).copied()
+    }
+
     /// The clients of every destination, in no particular order.
     pub(super) fn client_views(&self) -> impl Iterator<Item = ClientView> + '_ {
         self.dests.iter().map(|(_, dest)| {
             let members = dest.members().iter().filter_map(|m| self.members.get(*m));
             let mut view = ClientView {
-                dest: dest.name.clone(),
+                dest: dest.name().clone(),
                 sessions: 0,
                 credit: 0,
                 in_flight: 0,
@@ -287,5 +326,11 @@ impl Roster {
         {
             self.outgoing.push(member);
         }
+    }
+
+    /// Takes the members with deliveries of this turn, each once. Take the outbox of each, too:
+    /// until that is empty the member does not come back to this list.
+    pub(super) fn take_outgoing(&mut self) -> Vec<MemberRef> {
+        std::mem::take(&mut self.outgoing)
     }
 }

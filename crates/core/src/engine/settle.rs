@@ -28,7 +28,7 @@ impl Engine {
 
     fn settlement(&mut self, now: Now, session: SessionId, s: Settlement, report: usize) {
         let Settlement { id, epoch, attempt, outcome } = s;
-        let client = self.roster.sessions.get(&session).map_or(0, |s| s.client);
+        let client = self.roster.client(session).unwrap_or(0);
         let gone = self.partition(id.partition()).is_none_or(|p| p.is_releasing());
         if gone && self.topology.is_some() {
             return self.report(Some(report), id, Some(SettleRefusal::Moved));
@@ -289,7 +289,7 @@ impl Engine {
     pub(super) fn report(&mut self, report: Option<usize>, id: TimerId, refused: Option<SettleRefusal>) {
         let Some(done) = report.and_then(|report| self.reports.note(report, id, refused)) else { return };
         let SettleReport { session, accepted, refused, .. } = done;
-        if self.roster.sessions.contains_key(&session) {
+        if self.roster.is_open(session) {
             self.effects.push(Effect::Send(session, ServerMessage::Settled { accepted, refused }));
         }
     }
@@ -322,8 +322,7 @@ impl Engine {
     }
 
     pub(super) fn session_closed(&mut self, now: Now, session: SessionId) {
-        let Some(s) = self.roster.close(session) else { return };
-        for id in s.unsettled() {
+        for id in self.roster.close(session) {
             let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
             let Some(EntryState::InFlight(f)) = entry.map(|e| &e.state) else { continue };
             let f = *f;
@@ -347,7 +346,7 @@ impl Engine {
         by_ms: u32,
     ) {
         let until = now.mono_ms + u64::from(by_ms.min(limits::MAX_CALLBACK_TIMEOUT_MS));
-        let client = self.roster.sessions.get(&session).map_or(0, |s| s.client);
+        let client = self.roster.client(session).unwrap_or(0);
         let Some(p) = self.partition(id.partition()) else { return };
         let current = p.epoch();
         let Some(entry) = p.table.get_mut(id) else { return };

@@ -5,7 +5,7 @@ use mtimer_types::PartitionId;
 
 use super::partition::OwnedPartition;
 use super::{Engine, EnginePhase};
-use crate::api::{Effect, Now, SessionId};
+use crate::api::{Effect, Now};
 
 impl Engine {
     /// Refuses new work and delivers nothing more.
@@ -14,8 +14,7 @@ impl Engine {
             return;
         }
         self.phase = EnginePhase::Draining;
-        let mut sessions: Vec<SessionId> = self.roster.sessions.keys().copied().collect();
-        sessions.sort_unstable();
+        let sessions = self.roster.session_ids();
         self.effects.extend(sessions.into_iter().map(|s| Effect::Send(s, ServerMessage::Closing)));
     }
 

@@ -24,7 +24,7 @@ impl Engine {
         let can_sweep = |at: PartitionId| self.partitions.get(at).is_some_and(|p| p.is_active());
         let overdue = self.roster.dests().find_map(|(ix, d)| {
             let at = d.parks.overdue(now.time, can_sweep)?;
-            Some((ix, at, d.name.clone()))
+            Some((ix, at, d.name().clone()))
         });
         let Some((ix, at, dest)) = overdue else { return };
         self.roster.dest_mut(ix).parks.begin_sweep(at);

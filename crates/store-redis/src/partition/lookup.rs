@@ -69,6 +69,17 @@ enum NeedFields {
     Answered { request: mtimer_store::op::RequestId, buckets: Vec<FieldIndex> },
 }
 
+/// What the values that were read lead to, and has to be read or removed next.
+#[derive(Default)]
+struct Indirect {
+    /// Timers that `moved` says are in these slots.
+    elsewhere: Vec<(TimerId, SlotKey)>,
+    /// Keys, and the timers that they name.
+    held: Vec<(Destination, Key, TimerId)>,
+    /// Rows of timers that are in other places now.
+    leftovers: Vec<(SlotKey, TimerId)>,
+}
+
 impl Owner {
     /// Reads fields. `None` in place of one that is not there.
     ///
@@ -119,11 +130,28 @@ impl Owner {
             }
         }
         let found = self.look_up(lookup).await?;
-        let (mut elsewhere, mut held, mut leftovers) = (Vec::new(), Vec::new(), Vec::new());
+        let Indirect { elsewhere, held, leftovers } = self.interpret(queries, &found, view, locations);
+        self.remove_leftovers(&leftovers).await?;
+        for (id, row, at) in self.read_in_slots(elsewhere).await? {
+            locations.insert(id, if row.is_some() { at } else { Location::Moved });
+            view.learn(Fact::Row(id, row));
+        }
+        self.find_holders(held, view, locations, now).await
+    }
+
+    /// Tells the view what was read. Returns what leads on.
+    fn interpret(
+        &mut self,
+        queries: Vec<NeedFields>,
+        found: &[Option<Bytes>],
+        view: &mut View,
+        locations: &mut Locations,
+    ) -> Indirect {
+        let mut indirect = Indirect::default();
         for query in queries {
             match query {
                 NeedFields::Row { id, moved, candidates } => {
-                    match self.find_row(id, moved, &candidates, &found, &mut leftovers) {
+                    match self.find_row(id, moved, &candidates, found, &mut indirect.leftovers) {
                         Sought::Row(row, at) => {
                             locations.insert(id, at);
                             view.learn(Fact::Row(id, Some(row)));
@@ -133,12 +161,12 @@ impl Owner {
                             locations.insert(id, Location::Moved);
                             view.learn(Fact::Row(id, None));
                         }
-                        Sought::In(slot) => elsewhere.push((id, slot)),
+                        Sought::In(slot) => indirect.elsewhere.push((id, slot)),
                     }
                 }
                 NeedFields::Key { dest, key, holder } => {
                     match found[holder].as_ref().and_then(|id| decode_id(id)) {
-                        Some(holder) => held.push((dest, key, holder)),
+                        Some(holder) => indirect.held.push((dest, key, holder)),
                         None => view.learn(Fact::Key(dest, key, None)),
                     }
                 }
@@ -153,12 +181,7 @@ impl Owner {
                 }
             }
         }
-        self.remove_leftovers(&leftovers).await?;
-        for (id, row, at) in self.read_in_slots(elsewhere).await? {
-            locations.insert(id, if row.is_some() { at } else { Location::Moved });
-            view.learn(Fact::Row(id, row));
-        }
-        self.find_holders(held, view, locations, now).await
+        indirect
     }
 
     /// Tells the view which timers have the keys that name them. A key outlives its timer, or what

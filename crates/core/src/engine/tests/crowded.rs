@@ -116,7 +116,7 @@ fn a_destination_is_not_stuck_while_the_store_holds_half_of_the_credit_in_use() 
         stuck(&mut rig.engine, ix);
         let flow = &mut rig.engine.roster.dest_mut(ix).flow;
         (0..settling).for_each(|_| flow.begin_settling());
-        let member = rig.engine.roster.sessions[&SessionId(1)].registrations[&1];
+        let member = rig.engine.roster.registered(SessionId(1), 1).unwrap();
         (0..10).for_each(|_| rig.engine.roster.charge(member));
         assert_eq!(rig.engine.parks_new(ix), is_stuck, "{settling} of 10");
     }

@@ -21,11 +21,26 @@ fn roster(apps: &[&str], credit: u32) -> Roster {
 }
 
 fn member(roster: &Roster, session: SessionId, registration: u32) -> MemberRef {
-    roster.sessions[&session].registrations[&registration]
+    roster.registered(session, registration).unwrap()
 }
 
 fn id(n: u128) -> TimerId {
     TimerId::from_u128(n)
+}
+
+/// A delivery of a timer.
+fn delivery(n: u128) -> Delivery {
+    Delivery {
+        id: id(n),
+        key: None,
+        due: Time::from_ms(START),
+        epoch: Epoch(1),
+        attempt: 1,
+        mode: Mode::AtMostOnce,
+        timeout_ms: 1_000,
+        payload: b"x".as_slice().into(),
+        headers: Headers::NONE,
+    }
 }
 
 #[test]
@@ -60,21 +75,7 @@ fn whatever_the_session_takes_is_looked_at_when_it_has_fewer_bytes_to_settle_tha
 fn a_delivery_that_is_withdrawn_takes_no_other_along() {
     let mut roster = roster(&["a"], 10);
     let to = member(&roster, S, 1);
-    for n in 1..=2 {
-        let due = Time::from_ms(START);
-        let delivery = Delivery {
-            id: id(n),
-            key: None,
-            due,
-            epoch: Epoch(1),
-            attempt: 1,
-            mode: Mode::AtMostOnce,
-            timeout_ms: 1_000,
-            payload: b"x".as_slice().into(),
-            headers: Headers::NONE,
-        };
-        roster.post(to, delivery);
-    }
+    (1..=2).for_each(|n| roster.post(to, delivery(n)));
     roster.withdraw(to, id(1));
     let outbox = roster.member(to).unwrap().outbox();
     assert_eq!(outbox.iter().map(|d| d.id).collect::<Vec<_>>(), [id(2)]);
@@ -91,4 +92,53 @@ fn the_view_of_clients_has_the_sums_of_each_destination() {
     roster.dest_mut(ix).ready.push(id(1), None);
     let views = roster.client_views().map(|v| (v.dest, v.sessions, v.credit, v.in_flight, v.waiting));
     assert_eq!(views.collect::<Vec<_>>(), [(dest("a"), 2, 30, 3, 1), (dest("b"), 1, 10, 0, 0)]);
+}
+
+#[test]
+fn a_member_with_deliveries_of_this_turn_is_outgoing_once() {
+    let mut roster = roster(&["a", "b"], 10);
+    let (one, other) = (member(&roster, S, 1), member(&roster, S, 2));
+    [(one, 1), (other, 2), (one, 3)].into_iter().for_each(|(to, n)| roster.post(to, delivery(n)));
+    assert_eq!(roster.take_outgoing(), [one, other]);
+    assert_eq!(roster.take_outgoing(), []);
+    assert_eq!(roster.member(one).unwrap().take_outbox().len(), 2);
+    roster.post(one, delivery(4));
+    assert_eq!(roster.take_outgoing(), [one], "its outbox was empty");
+}
+
+#[test]
+fn a_session_that_is_closed_leaves_its_deliveries_and_no_member() {
+    let mut roster = roster(&["a", "b"], 10);
+    let dests = [dest("a"), dest("b")].map(|name| roster.dest_ix(&name));
+    [3, 1, 2].into_iter().for_each(|n| roster.begin_flight(S, id(n), 10));
+    roster.end_flight(S, id(2));
+    assert_eq!(roster.close(S), [id(1), id(3)]);
+    assert_eq!(dests.map(|ix| roster.members(ix)), [0, 0]);
+    assert_eq!((roster.is_open(S), roster.session_ids(), roster.close(S)), (false, vec![], vec![]));
+    let mut dirty = roster.take_dirty();
+    dirty.sort_unstable();
+    assert_eq!(dirty, dests, "both are looked at");
+}
+
+#[test]
+fn a_delivery_counts_once_towards_the_bytes_of_its_session() {
+    let mut roster = roster(&["a"], 10);
+    let to = member(&roster, S, 1);
+    (0..2).for_each(|_| roster.begin_flight(S, id(1), MAX_SESSION_UNSETTLED_BYTES));
+    assert!(roster.is_full(to));
+    roster.end_flight(S, id(1));
+    assert!(!roster.is_full(to));
+    roster.end_flight(S, id(1));
+    assert!(!roster.is_full(to), "it was settled already");
+}
+
+#[test]
+fn operations_are_counted_until_they_are_answered_or_the_session_is_closed() {
+    let mut roster = roster(&["a"], 10);
+    assert_eq!(roster.begin_operations(S, 3), Some(3));
+    assert_eq!(roster.begin_operations(S, 2), Some(5));
+    assert!(roster.end_operations(S, 3));
+    assert_eq!(roster.begin_operations(S, 1), Some(3));
+    roster.close(S);
+    assert_eq!((roster.begin_operations(S, 1), roster.end_operations(S, 1)), (None, false));
 }
