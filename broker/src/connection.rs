@@ -45,8 +45,8 @@ pub(crate) async fn serve(
     drop(slot);
     context.identity.meet(welcomed.hello.client);
     frames.begin_session(MAX_FRAME, context.heartbeat_timeout, context.receiving_of(welcomed.hello.role));
-    let software = &welcomed.hello.software;
-    tracing::debug!(session = session.0, %peer, software, "session opened");
+    let (role, software) = (welcomed.hello.role, &welcomed.hello.software);
+    tracing::debug!(session = session.0, %peer, ?role, software, "session opened");
     let end = Session {
         session,
         peer,

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use mtimer_broker::{Broker, BrokerOptions};
 use mtimer_protocol::{
-    BrokerLoad, ClientMessage, ErrorCode, Heartbeat, Hello, PeerRequest, Request, Role, ServerMessage,
+    ClientMessage, ErrorCode, Hello, Query, Request, RequestOp, Role, ServerMessage, Settlement,
 };
-use mtimer_types::{Epoch, Term, Time};
-use support::{Client, broker, count, frame, hello, options, wait_count, works};
+use mtimer_store::MemoryStore;
+use mtimer_types::{Epoch, HandlerOutcome, Time};
+use support::{Client, broker, broker_on, count, frame, heartbeat, hello, options, wait_count, works};
 use tokio::io::AsyncWriteExt;
 
 /// Sends a hello and returns the refusal.
@@ -173,41 +174,91 @@ async fn sessions_are_capped() {
     works(&broker, "others").await;
 }
 
-fn heartbeat() -> ClientMessage {
-    ClientMessage::Peer(PeerRequest::Heartbeat(Heartbeat {
-        cluster: "test".to_owned(),
-        partitions: 2,
-        address: "127.0.0.1:1".to_owned(),
-        incarnation: 1,
-        software: "test".to_owned(),
-        weight: 100,
-        seq: 1,
-        heard: 0,
-        term: Term(1),
-        topology: (Term(0), 0),
-        stopping: false,
-        owned: Vec::new(),
-        unreachable: Vec::new(),
-        load: BrokerLoad::default(),
-        epoch: Epoch(0),
-    }))
+/// What becomes of a message of a session.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Fate {
+    /// The session goes on.
+    Taken,
+    /// The session ends with this refusal.
+    Refused(&'static str),
+}
+
+/// What becomes of this message from a client, an observer and a broker, and the message of the
+/// next row. No `_` here: a new message does not compile until it has a row and the row before it
+/// leads to it.
+fn row(message: &ClientMessage) -> ([Fate; 3], Option<ClientMessage>) {
+    use Fate::{Refused, Taken};
+    let from_observer = Refused("a client's message from an observer is not allowed here");
+    let from_broker = Refused("a client's message from a broker is not allowed here");
+    let of_all = [Taken, Taken, Taken];
+    let of_clients = [Taken, from_observer, from_broker];
+    let (id, epoch, attempt) = (support::timer("a", 60_000, b"").id, Epoch(1), 1);
+    match message {
+        ClientMessage::Hello(_) => {
+            let second = Refused("a second hello is not allowed here");
+            let next = ClientMessage::Register { registration: 1, dest: support::dest("a"), credit: 1 };
+            ([second; 3], Some(next))
+        }
+        ClientMessage::Register { .. } => (of_clients, Some(ClientMessage::Unregister { registration: 1 })),
+        ClientMessage::Unregister { .. } => {
+            let ops = vec![RequestOp::Purge { id }];
+            let next = ClientMessage::Request(Request { corr: 1, first_sent: Time::ZERO, ops });
+            (of_clients, Some(next))
+        }
+        ClientMessage::Request(_) => {
+            let outcome = HandlerOutcome::Ok;
+            let next = ClientMessage::Settle(vec![Settlement { id, epoch, attempt, outcome }]);
+            (of_clients, Some(next))
+        }
+        ClientMessage::Settle(_) => {
+            (of_clients, Some(ClientMessage::Extend { id, epoch, attempt, by_ms: 1_000 }))
+        }
+        ClientMessage::Extend { .. } => {
+            (of_clients, Some(ClientMessage::Query { corr: 1, query: Query::Status }))
+        }
+        ClientMessage::Query { .. } => (of_all, Some(ClientMessage::Ping(1))),
+        ClientMessage::Ping(_) => (of_all, Some(ClientMessage::Pong(1))),
+        ClientMessage::Pong(_) => (of_all, Some(ClientMessage::Goodbye)),
+        ClientMessage::Goodbye => (of_all, Some(heartbeat())),
+        ClientMessage::Peer(_) => {
+            let from_client = Refused("a message for another broker is not allowed here");
+            ([from_client, from_observer, Taken], None)
+        }
+    }
+}
+
+/// Sends a message, and a ping behind it.
+async fn fate(broker: &Broker, role: Role, message: &ClientMessage) -> Result<(), (ErrorCode, String)> {
+    let mut client = Client::connect(broker).await;
+    client.shake_hands(Hello { role, ..hello() }).await;
+    client.send_bytes(&[frame(message), frame(&ClientMessage::Ping(77))].concat()).await;
+    loop {
+        match client.next().await.expect("an answer or a refusal") {
+            ServerMessage::Pong(77, _) => return Ok(()),
+            ServerMessage::Refused { code, message } => return Err((code, message)),
+            _ => {}
+        }
+    }
 }
 
 #[tokio::test]
 async fn a_role_allows_what_belongs_to_it() {
-    let broker = broker(options()).await;
-    let request = || ClientMessage::Request(Request { corr: 1, first_sent: Time::ZERO, ops: Vec::new() });
-    for (role, message, says) in [
-        (Role::Observer, request(), "a client's message from an observer is not allowed here"),
-        (Role::Broker, ClientMessage::Unregister { registration: 1 }, "a client's message from a broker"),
-        (Role::Client, heartbeat(), "a message for another broker is not allowed here"),
-        (Role::Observer, heartbeat(), "a client's message from an observer"),
-    ] {
-        let mut client = Client::connect(&broker).await;
-        client.shake_hands(Hello { role, ..hello() }).await;
-        client.send(&message).await;
-        let (code, text) = client.refused().await;
-        assert_eq!(code, ErrorCode::Protocol);
-        assert!(text.contains(says), "{text}");
+    // One of a cluster: without others there is nobody to send it a heartbeat.
+    let broker = broker_on(&MemoryStore::new(2).coordinated(), options()).await;
+    let mut next = Some(ClientMessage::Hello(hello()));
+    let mut rows = 0;
+    while let Some(message) = next {
+        let (fates, following) = row(&message);
+        for (role, expected) in [Role::Client, Role::Observer, Role::Broker].into_iter().zip(fates) {
+            let what = format!("{message:?} from {role:?}");
+            match (expected, fate(&broker, role, &message).await) {
+                (Fate::Taken, Ok(())) => {}
+                (Fate::Refused(says), Err((ErrorCode::Protocol, text))) => assert_eq!(text, says, "{what}"),
+                (_, other) => panic!("{what}: {other:?}, expected {expected:?}"),
+            }
+        }
+        rows += 1;
+        next = following;
     }
+    assert_eq!(rows, 11, "every kind of message has its turn");
 }

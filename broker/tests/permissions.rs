@@ -5,27 +5,42 @@
 mod support;
 
 use std::path::Path;
+use std::sync::Arc;
 
-use mtimer_access::Verb;
-use mtimer_broker::{Broker, BrokerOptions};
+use mtimer_access::{TokenEntry, Verb};
+use mtimer_broker::{AccessOptions, Broker, BrokerOptions, PeerToken};
 use mtimer_protocol::{
     ClientMessage, ErrorCode, Hello, OpReply, Query, QueryAnswer, RequestOp, Role, ServerMessage,
     SettleRefusal, Settlement,
 };
-use mtimer_types::{Epoch, HandlerOutcome, Key, Target, Time};
+use mtimer_store::MemoryStore;
+use mtimer_types::{Epoch, HandlerOutcome, Key, KeyPolicy, Target, Time, Timer};
 use support::http::{address, get, get_with, on_loopback};
 use support::tokens::{entry, token, tokens_of, with_token, write_tokens};
-use support::{Client, broker, count, dest, hello, options, schedule, timer, until_async};
+use support::{
+    Client, broker_on, count, dest, frame, heartbeat, hello, options, schedule, timer, until_async,
+};
 
 /// The number of the token that has this verb on `*`, and no other.
 fn number(verb: Verb) -> u8 {
     verb as u8 + 1
 }
 
-/// A broker with one token for each verb.
+/// The number of the token that has expired, and could read on `*`.
+const EXPIRED: u8 = 100;
+
+/// A broker with one token for each verb, and one that has expired.
 async fn one_token_each(path: &Path) -> Broker {
-    write_tokens(path, Verb::ALL.into_iter().map(|verb| entry(number(verb), &format!("{verb}:*"))));
-    broker(BrokerOptions { access: tokens_of(path), http: on_loopback(), ..options() }).await
+    one_token_each_on(&MemoryStore::new(2), path).await
+}
+
+async fn one_token_each_on(store: &MemoryStore, path: &Path) -> Broker {
+    let valid = Verb::ALL.into_iter().map(|verb| entry(number(verb), &format!("{verb}:*")));
+    let expired = TokenEntry { expires_ms: Some(1), ..entry(EXPIRED, "read:*") };
+    write_tokens(path, valid.chain([expired]));
+    let peer_token = PeerToken::Value(token(number(Verb::Broker)).reveal());
+    let access = AccessOptions { peer_token, ..tokens_of(path) };
+    broker_on(store, BrokerOptions { access, http: on_loopback(), ..options() }).await
 }
 
 async fn with_verb(broker: &Broker, verb: Verb) -> Client {
@@ -68,18 +83,59 @@ async fn allows_settle(client: &mut Client) -> bool {
     }
 }
 
+/// Nobody has this delivery, and an extension is not answered: the count of what was denied tells.
+async fn allows_extend(broker: &Broker, client: &mut Client) -> bool {
+    let before = count(broker, "access_denied_total").await;
+    let id = timer("unused", 60_000, b"").id;
+    client.send(&ClientMessage::Extend { id, epoch: Epoch(1), attempt: 1, by_ms: 1_000 }).await;
+    client.send(&ClientMessage::Ping(10)).await;
+    while !matches!(client.next().await.unwrap(), ServerMessage::Pong(10, _)) {}
+    match count(broker, "access_denied_total").await - before {
+        0 => true,
+        1 => false,
+        more => panic!("one message was denied {more} times"),
+    }
+}
+
+/// In a session of its own, which ends if it is refused. Without the verb it can be a client's only.
+async fn allows_peer(broker: &Broker, verb: Verb) -> bool {
+    let role = if verb == Verb::Broker { Role::Broker } else { Role::Client };
+    let mut client = Client::connect(broker).await;
+    client.shake_hands(Hello { role, token: token(number(verb)).reveal(), ..hello() }).await;
+    client.send_bytes(&[frame(&heartbeat()), frame(&ClientMessage::Ping(11))].concat()).await;
+    loop {
+        match client.next().await.unwrap() {
+            ServerMessage::Pong(11, _) => return true,
+            ServerMessage::Refused { code: ErrorCode::Unauthorized, message } => {
+                assert!(message.contains("may not broker on *"), "{message}");
+                return false;
+            }
+            ServerMessage::Refused { code, message } => panic!("{code:?}: {message}"),
+            _ => {}
+        }
+    }
+}
+
 #[tokio::test]
 async fn each_verb_opens_its_own_requests_and_no_others() {
     let dir = tempfile::tempdir().unwrap();
-    let broker = one_token_each(&dir.path().join("tokens.toml")).await;
+    // One of a cluster: others take no heartbeats.
+    let store = MemoryStore::new(2).coordinated();
+    let broker = one_token_each_on(&store, &dir.path().join("tokens.toml")).await;
     for verb in Verb::ALL {
         let client = &mut with_verb(&broker, verb).await;
         let new = timer("app", 60_000, b"");
+        let with_key = |policy| {
+            let keyed = Timer { key: Key::new("k").ok(), ..timer("app", 60_000, b"") };
+            RequestOp::Schedule { timer: Arc::new(keyed), policy }
+        };
         let cancel = |target| RequestOp::Cancel { target, request: 1 };
         let by_key = || Target::Key(dest("app"), Key::new("k").unwrap());
         let reschedule = |target| RequestOp::Reschedule { target, due: Time::from_ms(1 << 41), request: 1 };
         for (op, needed) in [
             (schedule(&new), Verb::Schedule),
+            (with_key(KeyPolicy::Keep), Verb::Schedule),
+            (with_key(KeyPolicy::Replace), Verb::Schedule),
             (cancel(by_key()), Verb::Cancel),
             (cancel(new.id.into()), Verb::Cancel),
             (reschedule(by_key()), Verb::Cancel),
@@ -106,6 +162,11 @@ async fn each_verb_opens_its_own_requests_and_no_others() {
         }
         assert_eq!(allows_register(client).await, verb == Verb::Register, "register with {verb}");
         assert_eq!(allows_settle(client).await, verb == Verb::Register, "settle with {verb}");
+        assert_eq!(allows_extend(&broker, client).await, verb == Verb::Register, "extend with {verb}");
+    }
+    // The last rows: whoever sent a heartbeat is given partitions.
+    for verb in Verb::ALL {
+        assert_eq!(allows_peer(&broker, verb).await, verb == Verb::Broker, "heartbeat with {verb}");
     }
     assert_eq!(count(&broker, "auth_refused_total").await, 0);
     assert!(count(&broker, "access_denied_total").await > 0);
@@ -154,7 +215,8 @@ async fn metrics_are_for_those_who_may_read_and_probes_for_everybody() {
     for path in ["/healthz", "/readyz"] {
         assert_eq!(get(address(&broker), path).await.0, 200);
     }
-    for header in [String::new(), bearer("nonsense"), bearer(&token(99).reveal())] {
+    let unknown = [String::new(), bearer("nonsense"), bearer(&token(99).reveal())];
+    for header in unknown.into_iter().chain([bearer(&token(EXPIRED).reveal())]) {
         let (status, head, body) = get_with(address(&broker), "/metrics", &header).await;
         assert_eq!(status, 401, "{head}");
         assert!(head.to_lowercase().contains("www-authenticate: bearer"), "{head}");
@@ -167,14 +229,14 @@ async fn metrics_are_for_those_who_may_read_and_probes_for_everybody() {
         assert_eq!(body.contains("mtimer_sessions"), verb == Verb::Read, "{verb}");
     }
     // Refused scrapes are counted with refused handshakes and messages.
-    assert_eq!(count(&broker, "auth_refused_total").await, 3);
+    assert_eq!(count(&broker, "auth_refused_total").await, 4);
     let denied = Verb::ALL.len() as u64 - 1;
     assert_eq!(count(&broker, "access_denied_total").await, denied);
     let (_, _, text) =
         get_with(address(&broker), "/metrics", &bearer(&token(number(Verb::Read)).reveal())).await;
     for sample in [
         format!("mtimer_access_denied_total {denied}\n"),
-        "mtimer_connections_refused_total{reason=\"auth\"} 3\n".to_owned(),
+        "mtimer_connections_refused_total{reason=\"auth\"} 4\n".to_owned(),
     ] {
         assert!(text.contains(&sample), "{sample} in\n{text}");
     }

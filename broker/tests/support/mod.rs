@@ -16,12 +16,15 @@ use futures_util::{Stream, StreamExt};
 use mtimer_broker::{Broker, BrokerOptions, start};
 use mtimer_core::EngineOptions;
 use mtimer_protocol::{
-    ClientMessage, Delivery, Hello, MAGIC, OpReply, Query, QueryAnswer, Request, RequestOp, Role,
-    ServerMessage, Settlement, Status, VERSION, Welcome, decode, encode, frame_codec,
+    BrokerLoad, ClientMessage, Delivery, Heartbeat, Hello, MAGIC, OpReply, PeerRequest, Query, QueryAnswer,
+    Request, RequestOp, Role, ServerMessage, Settlement, Status, VERSION, Welcome, decode, encode,
+    frame_codec,
 };
 use mtimer_store::MemoryStore;
 use mtimer_types::limits::MAX_FRAME;
-use mtimer_types::{Destination, HandlerOutcome, KeyPolicy, PartitionId, RetryTiers, Time, Timer, TimerId};
+use mtimer_types::{
+    Destination, Epoch, HandlerOutcome, KeyPolicy, PartitionId, RetryTiers, Term, Time, Timer, TimerId,
+};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -124,6 +127,27 @@ pub(crate) fn hello() -> Hello {
         token: String::new(),
         role: Role::Client,
     }
+}
+
+/// The first heartbeat of a broker that nobody has heard of.
+pub(crate) fn heartbeat() -> ClientMessage {
+    ClientMessage::Peer(PeerRequest::Heartbeat(Heartbeat {
+        cluster: "test".to_owned(),
+        partitions: 2,
+        address: "127.0.0.1:1".to_owned(),
+        incarnation: 1,
+        software: "test".to_owned(),
+        weight: 100,
+        seq: 1,
+        heard: 0,
+        term: Term(1),
+        topology: (Term(0), 0),
+        stopping: false,
+        owned: Vec::new(),
+        unreachable: Vec::new(),
+        load: BrokerLoad::default(),
+        epoch: Epoch(0),
+    }))
 }
 
 /// A frame as it goes over the wire.

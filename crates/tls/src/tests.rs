@@ -279,6 +279,61 @@ async fn new_files_are_used_by_new_connections_and_broken_ones_change_nothing() 
     assert_eq!(served().await, second);
 }
 
+#[tokio::test]
+async fn new_authorities_of_clients_count_from_a_reload_on() {
+    let (authority, old, new) = (Authority::new(), Authority::new(), Authority::new());
+    let file = authority.dir().join("clients.pem");
+    let trust = |authorities: &[&Authority]| {
+        let texts = authorities.iter().map(|of| std::fs::read_to_string(of.certificate()).unwrap());
+        std::fs::write(&file, texts.collect::<String>()).unwrap();
+    };
+    trust(&[&old]);
+    let server = server(&authority.issue("server"), Some(file.clone()));
+    let client = |of: &Authority| {
+        let identity = identity(&of.issue("client"));
+        ClientTls::open(&ClientTlsOptions { identity, ..options(&authority) }).unwrap()
+    };
+    let (of_old, of_new) = (client(&old), client(&new));
+    let both = [ClientCertificate::Required, ClientCertificate::Optional];
+    let enters = async |client: &ClientTls| {
+        for clients in both {
+            let (client, accepted) = shake(&server, client, clients).await;
+            client.unwrap();
+            assert!(accepted.unwrap().has_peer_certificate());
+        }
+    };
+    let is_foreign = async |client: &ClientTls| {
+        for clients in both {
+            let (client, accepted) = shake(&server, client, clients).await;
+            let error = client.expect_err("the client is not connected").to_string();
+            assert!(error.contains("none of the authorities that the server trusts"), "{error}");
+            assert!(matches!(accepted, Err(AcceptError::Failed(_))), "{accepted:?}");
+        }
+    };
+    enters(&of_old).await;
+    is_foreign(&of_new).await;
+
+    // As an authority is replaced: both for a while, then the new one alone.
+    trust(&[&old, &new]);
+    is_foreign(&of_new).await;
+    server.reload().unwrap();
+    enters(&of_old).await;
+    enters(&of_new).await;
+    trust(&[&new]);
+    enters(&of_old).await;
+    server.reload().unwrap();
+    // The session that it had is not resumed.
+    is_foreign(&of_old).await;
+    enters(&of_new).await;
+
+    // A file without an authority changes nothing.
+    std::fs::write(&file, "nonsense").unwrap();
+    let error = server.reload().unwrap_err().to_string();
+    assert!(error.contains("authorities of clients") && error.contains("clients.pem"), "{error}");
+    is_foreign(&of_old).await;
+    enters(&of_new).await;
+}
+
 #[test]
 fn what_is_wrong_with_a_file_is_said_without_what_is_in_it() {
     let authority = Authority::new();

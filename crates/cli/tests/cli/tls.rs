@@ -3,6 +3,7 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -144,6 +145,11 @@ fn whoever_has_no_certificate_is_refused_where_they_are_asked_for() {
     assert_eq!(get(&broker.http, "/healthz", &authority, None), "HTTP/1.1 200 OK", "probes have none");
     assert_eq!(get(&broker.http, "/metrics", &authority, None), "HTTP/1.1 403 Forbidden");
     assert_eq!(get(&broker.http, "/metrics", &authority, Some(&good)), "HTTP/1.1 200 OK");
+    for wrong in [other.issue("shop"), clients.issue_expired("old")] {
+        for path in ["/metrics", "/healthz"] {
+            assert_eq!(get(&broker.http, path, &authority, Some(&wrong)), "", "its handshake is refused");
+        }
+    }
 }
 
 #[test]
@@ -246,6 +252,97 @@ fn brokers_check_each_other() {
     let args = [&["cluster", "status", "--json"][..], &flags(&client, &[])].concat();
     let view = first.run(Some(&ca), &args).ok().json();
     assert_eq!(view["brokers"].as_array().unwrap().len(), 2, "{view}");
+}
+
+/// Certificates and authority are replaced by another authority's, in the order in which an
+/// operator does it.
+#[test]
+fn the_brokers_certificates_are_replaced_in_a_cluster_that_is_in_use() {
+    let redis = Server::start_with(ServerOptions::default());
+    let (old, new) = (Authority::new(), Authority::new());
+    let (url, trusted, both) = (redis.url(), old.dir().join("trusted.pem"), old.dir().join("both.pem"));
+    let texts = [&old, &new].map(|of| fs::read_to_string(of.certificate()).unwrap());
+    fs::write(&both, texts.concat()).unwrap();
+    replace(&old.certificate(), &trusted);
+    let trusting = ["--redis", &url, "--tls-ca", text(&trusted), "--tls-client-ca", text(&trusted)];
+    let files = [old.issue("b1"), old.issue("b2")];
+    let start = |issued: &Issued| Broker::start(old.dir(), &flags(issued, &trusting));
+    let [of_old, of_new] = [&old, &new].map(|of| of.issue("client"));
+    let runs = |broker: &Broker, ca: &Path, client: &Issued, args: &[&str]| {
+        run(&[args, &["--broker", &broker.addr, "--tls-ca", text(ca)], &flags(client, &[])].concat())
+    };
+    let ready = |broker: &Broker, client: &Issued| {
+        (runs(broker, &both, client, &["ping", "--ready"]).code == 0).then_some(())
+    };
+    let mut brokers: Vec<Broker> = Vec::new();
+    for issued in &files {
+        brokers.push(start(issued));
+        wait_for("joined", || ready(brokers.last().unwrap(), &of_old));
+    }
+    let everywhere = |what: &str, ca: &Path, client: &Issued, code: i32| {
+        for broker in &brokers {
+            broker.running.signal("HUP");
+            let is_so = || (runs(broker, ca, client, &["ping"]).code == code).then_some(());
+            wait_for(what, is_so);
+        }
+    };
+    let (calls, stop, shown) = (AtomicU64::new(0), AtomicBool::new(false), Mutex::new(&of_old));
+    let more_calls = |n: u64| {
+        let before = calls.load(Ordering::Relaxed);
+        wait_for("more calls", || (calls.load(Ordering::Relaxed) >= before + n).then_some(()));
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let client = *shown.lock().unwrap();
+                runs(&brokers[0], &both, client, &SCHEDULE).ok();
+                calls.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        more_calls(2);
+        replace(&both, &trusted);
+        everywhere("the new authority is trusted, too", &both, &of_new, 0);
+        for (file, issued) in files.iter().zip(["b1", "b2"].map(|name| new.issue(name))) {
+            replace(&issued.certificate, &file.certificate);
+            replace(&issued.key, &file.key);
+        }
+        everywhere("the new certificate is served", &new.certificate(), &of_new, 0);
+        *shown.lock().unwrap() = &of_new;
+        // The call that began before shows the old one.
+        more_calls(2);
+        replace(&new.certificate(), &trusted);
+        everywhere("the old authority is not trusted", &both, &of_old, 4);
+        more_calls(2);
+        stop.store(true, Ordering::Relaxed);
+    });
+
+    // The first one, which leads, is started again: whoever leads then, one of the two connects to
+    // the other, and one of them has run all the time.
+    let first = brokers.remove(0);
+    first.running.signal("TERM");
+    assert_eq!(first.running.wait().0, 0);
+    let again = start(&files[0]);
+    wait_for("joined again", || ready(&again, &of_new));
+    let view = runs(&again, &both, &of_new, &["cluster", "status", "--json"]).ok().json();
+    assert_eq!(view["brokers"].as_array().unwrap().len(), 2, "{view}");
+    // One with a certificate of the old authority gets no link.
+    let stranger = old.issue("b3");
+    let log = old.dir().join("stranger");
+    let args = ["broker", "--listen", "127.0.0.1:0", "--log-level", "debug", "--redis", &url];
+    let own = ["--tls-ca", text(&both), "--tls-client-ca", text(&both)];
+    let third = mtimer(&[&args[..], &flags(&stranger, &own)].concat());
+    let _third = Running::spawn_logging_to(File::create(&log).unwrap(), third);
+    // Told before its hello, or in place of the answer to it.
+    let said = |log: &str| log.contains("none of the authorities") || log.contains("alert: UnknownCA");
+    let told = || said(&fs::read_to_string(&log).unwrap()).then_some(());
+    wait_for("refused by the leader", told);
+}
+
+/// Puts a copy of a file in the place of another, all of it at once.
+fn replace(from: &Path, to: &Path) {
+    let new = to.with_extension("copy");
+    fs::copy(from, &new).unwrap();
+    fs::rename(new, to).unwrap();
 }
 
 #[test]

@@ -183,6 +183,64 @@ fn brokers_show_their_token_to_each_other() {
     assert!(refused.contains("peer-token-file") && refused.contains("MTIMER_PEER_TOKEN"), "{refused}");
 }
 
+/// The old token is revoked, so a link that is opened afterwards was opened with the new one.
+#[test]
+fn the_brokers_own_token_is_replaced_in_a_cluster_that_is_in_use() {
+    let redis = Server::start_with(ServerOptions::default());
+    let file = TokensFile::new();
+    let (old_id, old) = file.create_in_file("old", "broker:*");
+    let (_, shop) = file.create_in_file("shop", "schedule,read:*");
+    let (url, own) = (redis.url(), file.dir.path().join("own"));
+    write_private(&own, &fs::read_to_string(&old).unwrap());
+    let with = |token: &Path| of_cluster(&url, &file, &["--peer-token-file", token.to_str().unwrap()]);
+    let ready = |broker: &Guarded| (broker.run(&shop, &["ping", "--ready"]).code == 0).then_some(());
+    let leader = Guarded::spawn(&file, with(&own));
+    wait_for("a leader", || ready(&leader));
+    let second = Guarded::spawn(&file, with(&own));
+    wait_for("joined", || ready(&second));
+    let links = || links_opened(&leader.log());
+    assert_eq!(links(), 1, "{}", leader.log());
+
+    let (calls, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let more_calls = |n: u64| {
+        let before = calls.load(Ordering::Relaxed);
+        wait_for("more calls", || (calls.load(Ordering::Relaxed) >= before + n).then_some(()));
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                leader.run(&shop, &SCHEDULE).ok();
+                calls.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        more_calls(2);
+        let (_, new) = file.create_in_file("new", "broker:*");
+        write_private(&own, &fs::read_to_string(new).unwrap());
+        file.run(&["revoke", &old_id, "--yes"]).ok();
+        let revoked = "the token of this session was revoked";
+        wait_for("the first link is closed", || leader.log().contains(revoked).then_some(()));
+        // No signal, and no restart: both files are read again because they changed.
+        wait_for("a second link", || (links() == 2).then_some(()));
+        more_calls(2);
+        stop.store(true, Ordering::Relaxed);
+    });
+
+    // One that starts with the old token is not let in, one with the new token is.
+    let log = file.dir.path().join("third");
+    let _third = Running::spawn_logging_to(File::create(&log).unwrap(), with(&old));
+    let told = || fs::read_to_string(&log).unwrap().contains("is not known").then_some(());
+    wait_for("refused by the leader", told);
+    drop(second);
+    let again = Guarded::spawn(&file, with(&own));
+    wait_for("joined again", || ready(&again));
+    assert_eq!(links(), 3, "{}", leader.log());
+}
+
+/// How many connections other brokers have opened, by a log.
+fn links_opened(log: &str) -> usize {
+    log.lines().filter(|line| line.contains("session opened") && line.contains("role=Broker")).count()
+}
+
 #[test]
 fn a_limit_that_is_reached_is_an_exit_code_of_its_own() {
     let file = TokensFile::new();
