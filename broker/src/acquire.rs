@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use crate::counters::{ShellCounter, ShellCounters};
 use crate::error::BrokerError;
-use crate::outage::{Outage, OutageBackoff};
+use crate::outage::{Outage, OutagePauses};
 
 /// How often the owner record is read while the old owner gives the partition up.
 const POLL: Duration = Duration::from_millis(10);
@@ -152,7 +152,7 @@ impl Acquirer {
         mut assignment: watch::Receiver<Option<Assignment>>,
         ours: Epoch,
     ) -> Result<Option<Acquired>, BrokerError> {
-        let mut backoff = OutageBackoff::new();
+        let mut pauses = OutagePauses::default();
         // What was asked for and may have been done.
         let mut attempt: Option<Acquire> = None;
         let mut wait = Wait::begin();
@@ -183,7 +183,7 @@ impl Acquirer {
                 Ok(AttemptOutcome::Again) => tokio::time::sleep(POLL).await,
                 Err(AcquireFailure::Store(error @ StoreError::Unavailable(_))) => {
                     self.outage.begin(error, &self.counters);
-                    backoff.pause().await;
+                    pauses.wait().await;
                 }
                 Err(AcquireFailure::Store(source @ StoreError::Unusable(_))) => {
                     return Err(BrokerError::Store { partition, source });

@@ -4,15 +4,14 @@
 use std::time::Duration;
 
 use mtimer_store::StoreError;
+use mtimer_types::Backoff;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::counters::{ShellCounter, ShellCounters};
 
-/// First pause after a failure; it doubles up to the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// Longest pause: how late a store that is back may be noticed.
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// Pauses after failures; the longest is how late a store that is back may be noticed.
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
 
 /// Whether the store is away, as far as acquisitions have seen: one log line when it goes and one
 /// when it is back.
@@ -42,17 +41,14 @@ impl Outage {
     }
 }
 
-/// A pause that doubles.
-pub(crate) struct OutageBackoff(Duration);
+/// Pauses between tries to reach a store that is away.
+#[derive(Default)]
+pub(crate) struct OutagePauses(u32);
 
-impl OutageBackoff {
-    pub(crate) fn new() -> Self {
-        Self(FIRST_PAUSE)
-    }
-
-    pub(crate) async fn pause(&mut self) {
-        tokio::time::sleep(self.0).await;
-        self.0 = (self.0 * 2).min(LONGEST_PAUSE);
+impl OutagePauses {
+    pub(crate) async fn wait(&mut self) {
+        tokio::time::sleep(PAUSES.pause(self.0)).await;
+        self.0 = self.0.saturating_add(1);
     }
 }
 
@@ -74,11 +70,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn pauses_double_up_to_the_longest() {
-        let mut backoff = OutageBackoff::new();
+        let mut outage = OutagePauses::default();
         let mut pauses = Vec::new();
         for _ in 0..8 {
             let began = Instant::now();
-            backoff.pause().await;
+            outage.wait().await;
             pauses.push(began.elapsed().as_millis());
         }
         assert_eq!(pauses, [50, 100, 200, 400, 800, 1_600, 2_000, 2_000]);

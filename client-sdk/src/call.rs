@@ -8,12 +8,8 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::Instant;
 
 use crate::RequestError;
-use crate::backoff::backoff;
+use crate::backoff::RETRY;
 use crate::batch::Part;
-
-/// Delay before an operation that could not be done yet is sent again, and how far the delay grows.
-const RETRY_FIRST: Duration = Duration::from_millis(25);
-const RETRY_MOST: Duration = Duration::from_secs(1);
 
 /// One operation that somebody waits for.
 #[derive(Debug)]
@@ -211,7 +207,7 @@ impl PendingOp {
 
     fn again(mut self, error: RequestError, now: Instant) -> RetryPlan {
         let waiter = &mut self.waiter;
-        let again = now + backoff(waiter.tries, RETRY_FIRST, RETRY_MOST);
+        let again = now + RETRY.jittered(waiter.tries, rand::random());
         waiter.tries += 1;
         // What was stored once stays "stored, not confirmed", whatever a later try meets.
         if !waiter.is_stored() {

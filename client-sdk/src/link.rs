@@ -15,14 +15,11 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::codec::{FramedRead, LengthDelimitedCodec};
 
 use crate::ConnectError;
-use crate::backoff::backoff;
+use crate::backoff::RECONNECT;
 use crate::settings::Settings;
 use crate::sync::Locked;
 use crate::tls::CurrentTls;
 
-/// Delay before the second try, and how far the delay grows.
-const RECONNECT_FIRST: Duration = Duration::from_millis(20);
-const RECONNECT_MOST: Duration = Duration::from_secs(2);
 /// Longest name of the client software.
 const SOFTWARE_BYTES: usize = 128;
 
@@ -183,7 +180,7 @@ impl DialPlan {
     fn delay(&self) -> Duration {
         match self.tries / self.places.len() as u32 {
             0 => Duration::ZERO,
-            rounds => backoff(rounds - 1, RECONNECT_FIRST, RECONNECT_MOST),
+            rounds => RECONNECT.jittered(rounds - 1, rand::random()),
         }
     }
 

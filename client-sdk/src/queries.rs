@@ -9,11 +9,8 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::Instant;
 
 use crate::RequestError;
-use crate::backoff::backoff;
+use crate::backoff::RETRY;
 use crate::routes::{Goal, Routes};
-
-const RETRY_FIRST: Duration = Duration::from_millis(25);
-const RETRY_MOST: Duration = Duration::from_secs(1);
 
 /// One question that somebody waits for.
 #[derive(Debug)]
@@ -167,7 +164,7 @@ impl Queries {
             routes.disowned(*partition, session);
         }
         let error = RequestError::Refused { code, message };
-        let again = now + backoff(asked.tries, RETRY_FIRST, RETRY_MOST);
+        let again = now + RETRY.jittered(asked.tries, rand::random());
         let passing = matches!(
             code,
             ErrorCode::NotOwner

@@ -18,7 +18,7 @@ use mtimer_protocol::{SettleRefusal, Settlement};
 use mtimer_types::{HandlerOutcome, TimerId};
 use tokio::time::Instant;
 
-use crate::backoff::backoff;
+use crate::backoff::RETRY;
 use crate::handle::SessionHandle;
 use crate::routes::Routes;
 
@@ -26,9 +26,6 @@ use crate::routes::Routes;
 const FRAME_OUTCOMES: usize = 2_000;
 /// How long after its time an outcome is still offered to a partition's next owner.
 const REPEAT_FOR: Duration = Duration::from_secs(30);
-/// Delay before an outcome whose partition moves is offered again, and how far the delay grows.
-const RETRY_FIRST: Duration = Duration::from_millis(25);
-const RETRY_MOST: Duration = Duration::from_secs(1);
 /// Outcomes kept of frames of one size because it is not certain which of them was confirmed.
 const DOUBTFUL: usize = 256;
 
@@ -202,7 +199,7 @@ impl Settling {
             outgoing.tries = 1;
             return self.push(outgoing, routes) != Pushed::Pointless;
         }
-        let again = now + backoff(outgoing.tries, RETRY_FIRST, RETRY_MOST);
+        let again = now + RETRY.jittered(outgoing.tries, rand::random());
         outgoing.tries += 1;
         if again >= outgoing.until {
             return false;

@@ -19,7 +19,7 @@ use super::board::Board;
 use super::event::Order;
 use crate::counters::ShellCounters;
 use crate::error::BrokerError;
-use crate::outage::{Outage, OutageBackoff};
+use crate::outage::{Outage, OutagePauses};
 
 /// A partition that was owned for so long is acquired again at once.
 const STABLE: Duration = Duration::from_secs(60);
@@ -48,14 +48,14 @@ pub(crate) async fn raise_term(
     outage: &Outage,
     counters: &ShellCounters,
 ) -> Result<Term, StoreError> {
-    let mut backoff = OutageBackoff::new();
+    let mut pauses = OutagePauses::default();
     let term = loop {
         match store.raise_term().await {
             Ok(term) => break term,
             Err(error @ StoreError::Unusable(_)) => return Err(error),
             Err(error @ StoreError::Unavailable(_)) => outage.begin(error, counters),
         }
-        backoff.pause().await;
+        pauses.wait().await;
     };
     outage.end();
     Ok(term)

@@ -7,14 +7,14 @@ use clap::Args;
 use mtimer_broker::config::{CommaList, PartialConfig, RedisConfig, RedisUrl, Replication};
 use mtimer_store::StoreError;
 use mtimer_store_redis::{ClientFiles, RedisDurability, RedisOptions, RedisStore, connect_to_masters};
+use mtimer_types::Backoff;
 use redis::aio::MultiplexedConnection;
 use redis::{RedisError, cmd, pipe};
 
 use super::exit::{Exit, Failure};
 
-/// Waits between two tries to reach a store that is away.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// Pauses between two tries to reach a store that is away.
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
 /// Keys looked at and removed in one go.
 const KEYS: u64 = 1_000;
 
@@ -85,13 +85,14 @@ pub(crate) async fn open(options: RedisOptions, timeout: Option<Duration>) -> Re
              nobody else can read this network"
         );
     }
-    let (began, mut pause) = (Instant::now(), FIRST_PAUSE);
+    let (began, mut pauses) = (Instant::now(), 0);
     loop {
         let why = match RedisStore::connect(options.clone()).await {
             Ok(store) => return Ok(store),
             Err(StoreError::Unavailable(why)) => why,
             Err(error) => return Err(error.into()),
         };
+        let pause = PAUSES.pause(pauses);
         if let Some(timeout) = timeout.filter(|p| began.elapsed() + pause > *p) {
             let text = format!(
                 "the store could not be used within {} s: {why}; start it, or allow more with --startup-timeout",
@@ -99,11 +100,11 @@ pub(crate) async fn open(options: RedisOptions, timeout: Option<Duration>) -> Re
             );
             return Err(Failure::new(Exit::NotNow, text));
         }
-        if pause == FIRST_PAUSE {
+        if pauses == 0 {
             tracing::warn!(%why, "the store is away, trying again");
         }
         tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        pauses += 1;
     }
 }
 

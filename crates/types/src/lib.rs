@@ -6,6 +6,7 @@
 
 #![deny(missing_docs, clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
+mod backoff;
 pub mod cohorts;
 pub mod hash;
 pub mod headers;
@@ -22,6 +23,7 @@ pub mod time;
 pub mod timer;
 pub mod trace;
 
+pub use backoff::Backoff;
 pub use cohorts::Cohorts;
 pub use headers::{HeaderError, Headers};
 pub use id::{SlotWidth, TimerId};

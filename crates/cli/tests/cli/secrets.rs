@@ -27,6 +27,8 @@ const RAW_PASSWORD: &str = "PLANTEDcomma,PLANTEDmiddle@PLANTEDtail";
 const PAYLOAD: &str = "{\"authorization\":\"Bearer PLANTEDpayload\",\"cookie\":\"PLANTEDcookie\"}";
 const HEADER: &str = "authorization=Bearer PLANTEDheader";
 const NO_KEY: &str = "PLANTEDnokey";
+/// What the collector of traces asks for.
+const COLLECTOR: &str = "PLANTEDcollector";
 
 /// Everything that was shown, and by what.
 #[derive(Default)]
@@ -102,6 +104,7 @@ impl Planted {
         let tls = ["--tls-cert", text(&self.issued.certificate), "--tls-key", text(key)];
         let mut command = mtimer(&[&args[..], &log, &tls, &["--tls-ca", text(&ca)], more].concat());
         command.env("MTIMER_HTTP", "127.0.0.1:0");
+        command.env("OTEL_EXPORTER_OTLP_HEADERS", format!("authorization=Bearer {COLLECTOR}"));
         command
     }
 
@@ -227,12 +230,16 @@ fn planted_secrets_are_shown_nowhere() {
     let told = || broker.log().contains("the tokens were not read again").then_some(());
     wait_for("told of", told);
     let log = broker.log();
-    assert!(log.lines().any(|line| line.starts_with('{') && line.contains("DEBUG")), "no JSON: {log}");
+    for line in log.lines() {
+        let parsed = serde_json::from_str::<Value>(line);
+        assert!(parsed.is_ok_and(|parsed| parsed["level"].is_string()), "no JSON: {line}");
+    }
+    assert!(log.contains("DEBUG"), "{log}");
     seen.0.push(("the log".to_owned(), log));
     drop(broker);
 
     let mut secrets: Vec<String> =
-        [PASSWORD, OTHER_PASSWORD, "PLANTEDpayload", "PLANTEDcookie", "PLANTEDheader", NO_KEY]
+        [PASSWORD, OTHER_PASSWORD, "PLANTEDpayload", "PLANTEDcookie", "PLANTEDheader", NO_KEY, COLLECTOR]
             .into_iter()
             .chain(RAW_PASSWORD.split([',', '@']))
             .map(str::to_owned)
@@ -352,5 +359,15 @@ fn mistakes(planted: &Planted, seen: &mut Seen) {
         let refused = end(command, b"").code(2);
         assert!(refused.out.contains("private key") || refused.err.contains("private key"), "{refused:?}");
         seen.note("a key that is none", refused);
+        let url = planted.url(PASSWORD).replace("redis://", "rediss://");
+        let redis_tls =
+            ["--redis-tls-cert", text(&planted.issued.certificate), "--redis-tls-key", text(&key)];
+        for print in [&[][..], &["--print-config"]] {
+            let mut command = planted.bare(&[&redis_tls[..], &["--redis", &url], print].concat());
+            command.env("MTIMER_PEER_TOKEN", &planted.peer);
+            let ended = end(command, b"");
+            assert_eq!(ended.code == 0, !print.is_empty(), "{ended:?}");
+            seen.note("a key for Redis that is none", ended);
+        }
     }
 }

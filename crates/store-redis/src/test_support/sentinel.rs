@@ -49,6 +49,17 @@ impl Sentinels {
         Self { all: vec![Sentinel::start(&(config + &more.join("\n")))], master: name.to_owned() }
     }
 
+    /// Starts one Sentinel that speaks nothing but TLS, to whoever asks and to the master, whose TLS
+    /// port it names.
+    pub fn start_one_with_tls(name: &str, master: &Server) -> Self {
+        let config = format!("sentinel monitor {name} {} 1\n", master.tls_address().replace(':', " "));
+        let port = Port::of_a_redis(false);
+        let listen = format!("port 0\ntls-port {}\n", port.number);
+        let tls = master.tls_files().into_iter().map(|[name, value]| format!("{name} {value}\n"));
+        let all = tls.chain(["tls-replication yes\n".to_owned(), config]).collect::<String>();
+        Self { all: vec![Sentinel::start_on(port, &(listen + &all))], master: name.to_owned() }
+    }
+
     /// Their addresses.
     pub fn addresses(&self) -> Vec<String> {
         self.all.iter().map(Sentinel::address).collect()
@@ -88,10 +99,16 @@ impl Sentinels {
 
 impl Sentinel {
     fn start(config: &str) -> Self {
-        let dir = tempfile::Builder::new().prefix("mtimer-sentinel-").tempdir().expect("a temporary folder");
         let port = Port::of_a_redis(false);
+        let listen = format!("port {}\n", port.number);
+        Self::start_on(port, &(listen + config))
+    }
+
+    /// Starts one whose configuration says that it listens on this port.
+    fn start_on(port: Port, config: &str) -> Self {
+        let dir = tempfile::Builder::new().prefix("mtimer-sentinel-").tempdir().expect("a temporary folder");
         let file = dir.path().join("sentinel.conf");
-        let own = format!("port {}\nbind 127.0.0.1\nlogfile sentinel.log\n", port.number);
+        let own = "bind 127.0.0.1\nlogfile sentinel.log\n".to_owned();
         std::fs::write(&file, own + config).expect("a temporary file");
         let child = Command::new("redis-server")
             .arg(&file)

@@ -138,16 +138,25 @@ impl Server {
         if self.options.unix_socket {
             add("unixsocket", self.socket().display().to_string());
         }
-        if let (Some(tls), Some(port)) = (&self.options.tls, &self.tls_port) {
-            let path = |path: PathBuf| path.display().to_string();
-            let (certificate, key) = tls.authority.issue("server");
+        if let Some(port) = &self.tls_port {
             add("tls-port", port.number.to_string());
-            add("tls-cert-file", path(certificate));
-            add("tls-key-file", path(key));
-            add("tls-ca-cert-file", path(tls.authority.certificate()));
-            add("tls-auth-clients", if tls.clients_too { "yes" } else { "no" }.to_owned());
+            self.tls_files().into_iter().for_each(|[name, value]| add(&name, value));
         }
         args
+    }
+
+    /// Settings of a server, or of a Sentinel, that speaks TLS as this server does; its certificate
+    /// is a new one.
+    pub(super) fn tls_files(&self) -> [[String; 2]; 4] {
+        let tls = self.options.tls.as_ref().expect("a server with a TLS port");
+        let path = |path: PathBuf| path.display().to_string();
+        let (certificate, key) = tls.authority.issue(&format!("server-{}", self.port.number));
+        [
+            ["tls-cert-file".to_owned(), path(certificate)],
+            ["tls-key-file".to_owned(), path(key)],
+            ["tls-ca-cert-file".to_owned(), path(tls.authority.certificate())],
+            ["tls-auth-clients".to_owned(), if tls.clients_too { "yes" } else { "no" }.to_owned()],
+        ]
     }
 
     fn socket(&self) -> PathBuf {
@@ -223,10 +232,15 @@ impl Server {
         format!("redis://{}", self.address())
     }
 
+    /// `host:port` of the TLS port.
+    pub fn tls_address(&self) -> String {
+        let port = self.tls_port.as_ref().expect("a server with a TLS port");
+        format!("{}:{}", self.host(), port.number)
+    }
+
     /// As the store takes the TLS port.
     pub fn tls_url(&self) -> String {
-        let port = self.tls_port.as_ref().expect("a server with a TLS port");
-        format!("rediss://{}:{}", self.host(), port.number)
+        format!("rediss://{}", self.tls_address())
     }
 
     /// As the store takes the Unix socket.

@@ -2,27 +2,29 @@
 
 use std::time::Duration;
 
-/// The first pause.
-const FIRST: Duration = Duration::from_millis(2);
-/// The longest.
-const LONGEST: Duration = Duration::from_millis(500);
+use mtimer_types::Backoff;
+use rand::rngs::SmallRng;
+use rand::{RngExt as _, SeedableRng};
+
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(2), Duration::from_millis(500));
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct RetryPauses {
-    pause: Duration,
-    random: u64,
+    /// Since something went well.
+    pauses: u32,
+    random: SmallRng,
 }
 
 impl RetryPauses {
-    /// `seed` makes callers differ.
-    pub(crate) const fn new(seed: u64) -> Self {
-        Self { pause: FIRST, random: seed | 1 }
+    /// `seed` makes callers differ, and lets a simulation repeat a run.
+    pub(crate) fn new(seed: u64) -> Self {
+        Self { pauses: 0, random: SmallRng::seed_from_u64(seed) }
     }
 
     /// Something went well.
     pub(crate) const fn reset(&mut self) {
-        self.pause = FIRST;
+        self.pauses = 0;
     }
 
     /// Pauses, and makes the next pause longer.
@@ -31,15 +33,9 @@ impl RetryPauses {
         tokio::time::sleep(pause).await;
     }
 
-    /// Half to all of the present pause.
     fn next(&mut self) -> Duration {
-        // Xorshift (Marsaglia, 2003): jitter needs no better randomness.
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        let half = self.pause / 2;
-        let pause = half + half.mul_f64((self.random >> 11) as f64 / (1u64 << 53) as f64);
-        self.pause = (self.pause * 2).min(LONGEST);
+        let pause = BACKOFF.jittered(self.pauses, self.random.random());
+        self.pauses = self.pauses.saturating_add(1);
         pause
     }
 }
@@ -50,11 +46,12 @@ mod tests {
 
     #[test]
     fn pauses_grow_to_a_limit_and_start_again() {
+        let (first, longest) = (Duration::from_millis(2), Duration::from_millis(500));
         let mut backoff = RetryPauses::new(7);
         let pauses: Vec<_> = (0..12).map(|_| backoff.next()).collect();
-        assert!(pauses[0] <= FIRST && pauses[0] >= FIRST / 2);
-        assert!(pauses[11] <= LONGEST && pauses[11] >= LONGEST / 2);
+        assert!(pauses[0] <= first && pauses[0] >= first / 2);
+        assert!(pauses[11] <= longest && pauses[11] >= longest / 2);
         backoff.reset();
-        assert!(backoff.next() <= FIRST);
+        assert!(backoff.next() <= first);
     }
 }

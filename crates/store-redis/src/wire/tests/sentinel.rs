@@ -1,8 +1,12 @@
 //! Sentinels, and the master that they name.
 
-use mtimer_store::StoreError;
+use std::sync::Arc;
+
+use mtimer_store::{Acquire, Store, StoreError};
+use mtimer_types::{Epoch, Nonce, PartitionId, Term};
 
 use super::*;
+use crate::RedisStore;
 
 async fn looked(urls: Vec<String>) -> Result<Servers, Lost> {
     let (seeds, access) = RedisOptions::new(urls, "t").check().unwrap();
@@ -78,6 +82,45 @@ async fn a_sentinel_that_asks_for_a_user_gets_that_of_the_servers() {
     assert!(told.contains("give user and password"), "{told}");
     let told = advice(with("mtimer:wr0ng@")).await;
     assert!(told.contains("give user and password") && !told.contains("wr0ng"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_is_opened_by_a_sentinel_that_speaks_tls() {
+    let authority = Arc::new(Authority::new());
+    let tls = Some(TlsPort { authority: authority.clone(), clients_too: true });
+    let server = Server::start_with(ServerOptions { tls, ..ServerOptions::default() });
+    let sentinel = Sentinels::start_one_with_tls("shop", &server);
+    let (certificate, key) = authority.issue("client");
+    let tls = ClientFiles {
+        authorities: Some(authority.certificate()),
+        certificate: Some(certificate),
+        key: Some(key),
+    };
+    let url = |scheme: &str| format!("{scheme}://{}?master=shop", sentinel.addresses()[0]);
+    let options =
+        |url: String, tls: &ClientFiles| RedisOptions { tls: tls.clone(), ..RedisOptions::new([url], "t") };
+    let (seeds, access) = options(url("rediss-sentinel"), &tls).check().unwrap();
+    let servers = Servers::discover(seeds, pool(access), LONG_TIMEOUT).await.unwrap();
+    // The master is entered at the port that the Sentinel names, which speaks TLS, too.
+    assert_eq!(servers.masters(), [server.tls_address()]);
+    let store = RedisStore::connect(options(url("rediss-sentinel"), &tls)).await.unwrap();
+    let partition = PartitionId(0);
+    let epoch = Epoch(0);
+    let first =
+        Acquire { partition, expected: epoch, floor: epoch, nonce: Nonce(1), term: Term(1), version: 1 };
+    let acquired = store.acquire(first).await.unwrap();
+    assert_eq!(store.owner(partition).await.unwrap().epoch, acquired.epoch);
+    // Others' certificates, and none: neither gets past the Sentinel.
+    let stranger = ClientFiles { authorities: Some(Authority::new().certificate()), ..tls.clone() };
+    let nobody = ClientFiles { certificate: None, key: None, ..tls.clone() };
+    for (files, says) in
+        [(stranger, "does not trust the server's certificate"), (nobody, "client certificate")]
+    {
+        let (seeds, access) = options(url("rediss-sentinel"), &files).check().unwrap();
+        let lost = Servers::discover(seeds, pool(access), LONG_TIMEOUT).await.map(drop).unwrap_err();
+        let StoreError::Unusable(told) = explain(lost) else { panic!("no advice") };
+        assert!(told.contains(says), "{told}");
+    }
 }
 
 #[tokio::test]
