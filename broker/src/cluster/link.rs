@@ -4,6 +4,7 @@
 //! Invariant: bounded in both directions; a leader that takes nothing or says nothing ends it.
 //! Not in here: when to connect, what heartbeats say.
 
+use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,7 +13,7 @@ use mtimer_protocol::{
     ClientMessage, Hello, MAGIC, PeerAnswer, PeerRequest, Role, ServerMessage, VERSION, Welcome, decode,
     encode, frame_codec,
 };
-use mtimer_tls::Stream;
+use mtimer_tls::{ClientTls, Stream};
 use mtimer_types::limits::MAX_FRAME;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -106,8 +107,10 @@ pub(super) async fn connect(
             None => Stream::Plain(stream),
         };
         let mut frames = Framed::new(stream, frame_codec(MAX_FRAME));
-        write(&mut frames, &hello).await?;
-        match read(&mut frames).await? {
+        // With TLS 1.3 a refused certificate shows in what follows the handshake.
+        let explained = |error| explained(error, own.tls.as_ref());
+        write(&mut frames, &hello).await.map_err(explained)?;
+        match read(&mut frames).await.map_err(explained)? {
             ServerMessage::Welcome(welcome) => Ok((frames, welcome)),
             ServerMessage::Refused { message, .. } => Err(message),
             _ => Err("its first message is no answer to a hello".to_owned()),
@@ -133,7 +136,7 @@ async fn carry(
             request = waiting.recv() => {
                 let Some(request) = request else { return "not wanted any more".to_owned() };
                 if let Err(why) = write(&mut frames, &ClientMessage::Peer(request)).await {
-                    return why;
+                    return why.to_string();
                 }
                 continue;
             }
@@ -146,29 +149,39 @@ async fn carry(
             }
             Ok(ServerMessage::Ping(n)) => {
                 if let Err(why) = write(&mut frames, &ClientMessage::Pong(n)).await {
-                    return why;
+                    return why.to_string();
                 }
             }
             Ok(ServerMessage::Refused { message, .. }) => return message,
             // What every session is told: the topology comes in the answers to heartbeats too.
             Ok(_) => {}
-            Err(why) => return why,
+            Err(why) => return why.to_string(),
         }
     }
 }
 
-async fn write(frames: &mut Frames, message: &ClientMessage) -> Result<(), String> {
-    let body: Bytes = encode(message).map_err(|e| e.to_string())?;
-    match timeout(STEP, frames.send(body)).await {
-        Ok(sent) => sent.map_err(|e| e.to_string()),
-        Err(_) => Err(format!("it takes nothing for {} ms", STEP.as_millis())),
+/// What went wrong, and what to do if it is about TLS.
+fn explained(error: io::Error, tls: Option<&ClientTls>) -> String {
+    match tls {
+        Some(tls) => {
+            tls.explain(error).map_or_else(|other| other.to_string(), |about_tls| about_tls.to_string())
+        }
+        None => error.to_string(),
     }
 }
 
-async fn read(frames: &mut Frames) -> Result<ServerMessage, String> {
+async fn write(frames: &mut Frames, message: &ClientMessage) -> io::Result<()> {
+    let body: Bytes = encode(message).map_err(io::Error::other)?;
+    match timeout(STEP, frames.send(body)).await {
+        Ok(sent) => sent,
+        Err(_) => Err(io::Error::other(format!("it takes nothing for {} ms", STEP.as_millis()))),
+    }
+}
+
+async fn read(frames: &mut Frames) -> io::Result<ServerMessage> {
     match frames.next().await {
-        Some(Ok(body)) => decode(&body).map_err(|e| e.to_string()),
-        Some(Err(error)) => Err(error.to_string()),
-        None => Err("the connection was closed".to_owned()),
+        Some(Ok(body)) => decode(&body).map_err(io::Error::other),
+        Some(Err(error)) => Err(error),
+        None => Err(io::Error::other("the connection was closed")),
     }
 }
