@@ -111,10 +111,11 @@ async fn a_store_is_opened_by_a_sentinel_that_speaks_tls() {
     let acquired = store.acquire(first).await.unwrap();
     assert_eq!(store.owner(partition).await.unwrap().epoch, acquired.epoch);
     // Others' certificates, and none: neither gets past the Sentinel.
-    let stranger = ClientFiles { authorities: Some(Authority::new().certificate()), ..tls.clone() };
+    let another = Authority::new();
+    let foreign = ClientFiles { authorities: Some(another.certificate()), ..tls.clone() };
     let nobody = ClientFiles { certificate: None, key: None, ..tls.clone() };
     for (files, says) in
-        [(stranger, "does not trust the server's certificate"), (nobody, "client certificate")]
+        [(foreign, "does not trust the server's certificate"), (nobody, "client certificate")]
     {
         let (seeds, access) = options(url("rediss-sentinel"), &files).check().unwrap();
         let lost = Servers::discover(seeds, pool(access), LONG_TIMEOUT).await.map(drop).unwrap_err();
