@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use mtimer_store::op::{CancelAnswer, RequestId, RescheduleAnswer, ScheduleAnswer};
 use mtimer_store::{Answer, Batch, Health, Lane, LaneError, Op, Place, Record, Refusal, Store, Verdict};
 use mtimer_store_redis::test_support::{
-    Sentinels, Server, ServerOptions, TestCluster, as_user, documented_rights, documented_sentinel_rights,
-    user_with,
+    Proxy, Sentinels, Server, ServerOptions, TestCluster, as_user, documented_rights,
+    documented_sentinel_rights, user_with,
 };
 use mtimer_store_redis::{LogStatus, RedisDurability, RedisOptions, RedisStore};
 use mtimer_types::{DeadReason, Mode, Target, Timer, TimerId};
@@ -427,6 +427,23 @@ async fn a_partition_is_given_up_when_replicas_have_it_or_after_a_second() {
     let began = Instant::now();
     second.lane.release(Vec::new()).await.unwrap();
     assert!((1..10).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_that_the_next_owner_has_seen_is_over() {
+    let lines = Lines::collect();
+    let master = Server::start();
+    let _replica = master.add_replica();
+    let proxy = Proxy::start(&master.address()).await;
+    let first = Owner::new(&proxy.url()).await;
+    proxy.hold();
+    let release = tokio::spawn(first.lane.release(Vec::new()));
+    until("released", || master.call::<Option<u8>>(&["HGET", OWNER, "r"]) == Some(1)).await;
+    let next = Owner::new(&master.url()).await;
+    next.one(schedule(&timer(now() + 60_000, 5))).await;
+    proxy.let_through();
+    release.await.unwrap().unwrap();
+    assert_eq!(lines.with("given up before all replicas have"), 0);
 }
 
 /// A master that is none any more serves reads as before. At its successor another owner has

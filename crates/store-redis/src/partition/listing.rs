@@ -262,7 +262,7 @@ impl Owner {
         draft.set_fact("f", &encode_in_flight(&in_flight));
         draft.set_fact("r", b"1");
         self.write_anyway(draft, None).await?;
-        self.trimmer.secure().await;
+        self.trimmer.secure_release().await;
         self.is_released = true;
         Ok(())
     }

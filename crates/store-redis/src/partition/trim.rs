@@ -76,7 +76,10 @@ impl Trimmer {
             self.log.grown().await;
             let rounds = self.shared.began.elapsed().as_millis() / ROUND.as_millis();
             sleep_until(self.shared.began + ROUND * (rounds as u32 + 1)).await;
-            self.round().await;
+            if let Err(error) = self.round().await {
+                tracing::debug!(partition = self.identity.partition.0, %error, "the log is not trimmed");
+                self.refresh_topology().await;
+            }
         }
     }
 
@@ -103,13 +106,20 @@ impl Trimmer {
     }
 
     /// Waits until the replicas have all writes, a second at most. Without replicas there is
-    /// nothing to wait for.
-    pub(crate) async fn secure(&self) {
+    /// nothing to wait for, nor when the next owner is there already: it answers nothing until they
+    /// have its acquisition, and so all that was written before.
+    pub(crate) async fn secure_release(&self) {
         let secured = async {
             while self.replicas() != Some(0) && !self.log.is_empty() {
-                self.round().await;
-                if !self.log.is_empty() {
-                    sleep(ROUND).await;
+                match self.round().await {
+                    Ok(()) if self.log.is_empty() => {}
+                    Ok(()) => sleep(ROUND).await,
+                    Err(LaneError::Fenced { .. }) => return,
+                    Err(error) => {
+                        tracing::debug!(partition = self.identity.partition.0, %error, "nothing is safe");
+                        self.refresh_topology().await;
+                        sleep(ROUND).await;
+                    }
                 }
             }
         };
@@ -122,25 +132,25 @@ impl Trimmer {
         self.shared.network.replicas(self.identity.hash_slot)
     }
 
-    async fn round(&self) {
+    /// Drops what is safe by now.
+    ///
+    /// # Errors
+    ///
+    /// The partition is not ours any more.
+    async fn round(&self) -> Result<(), LaneError> {
         let (asked, last) = (Instant::now(), self.log.last());
-        match self.stored().await {
-            Ok(Some(MasterState { seq, replicas, is_replicated })) => {
-                if last.is_some_and(|last| seq < last) {
-                    self.log.set_behind();
-                }
-                if let Some(until) = asked.checked_sub(self.min_age(replicas))
-                    && is_replicated
-                {
-                    self.log.trim(seq, until);
-                }
-            }
-            Ok(None) => {}
-            Err(error) => {
-                tracing::debug!(partition = self.identity.partition.0, %error, "the log is not trimmed");
-                self.refresh_topology().await;
-            }
+        let Some(MasterState { seq, replicas, is_replicated }) = self.stored().await? else {
+            return Ok(());
+        };
+        if last.is_some_and(|last| seq < last) {
+            self.log.set_behind();
         }
+        if let Some(until) = asked.checked_sub(self.min_age(replicas))
+            && is_replicated
+        {
+            self.log.trim(seq, until);
+        }
+        Ok(())
     }
 
     /// What the master has stored, and whether its replicas have it. `None`: it is not known now.
