@@ -187,6 +187,11 @@ fn one_that_is_told_to_stop_while_it_waits_for_its_redis_has_not_failed() {
     }
 }
 
+/// Arguments of a broker of a cluster with four partitions.
+fn of_shop<'a>(redis: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    [&["broker", "--cluster", "shop", "--redis", redis, "--partitions", "4"], more].concat()
+}
+
 #[test]
 fn one_that_has_not_joined_is_there_and_not_ready_and_stops_in_good_order() {
     let redis = Server::start();
@@ -196,19 +201,7 @@ fn one_that_has_not_joined_is_there_and_not_ready_and_stops_in_good_order() {
     // Ports that were free a moment ago.
     let free = [(), ()].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     let [listen, http] = free.map(|port| port.local_addr().unwrap().to_string());
-    let args = [
-        "broker",
-        "--cluster",
-        "shop",
-        "--redis",
-        &url,
-        "--partitions",
-        "4",
-        "--listen",
-        &listen,
-        "--http",
-        &http,
-    ];
+    let args = of_shop(&url, &["--listen", &listen, "--http", &http]);
     let broker = Running::start(&args);
     wait_for("there", || (run(&["ping", "--broker", &listen]).code == 0).then_some(()));
     assert!(http_get(&http, "/healthz").starts_with("HTTP/1.1 200 "));
@@ -253,18 +246,7 @@ fn one_partition_is_not_counted_as_several() {
 fn two_brokers_on_one_redis_share_its_partitions_and_one_goes_on_alone() {
     let redis = Server::start();
     let url = redis.url();
-    let args = [
-        "broker",
-        "--cluster",
-        "shop",
-        "--redis",
-        &url,
-        "--partitions",
-        "4",
-        "--listen",
-        "127.0.0.1:0",
-        "--json",
-    ];
+    let args = of_shop(&url, &["--listen", "127.0.0.1:0", "--json"]);
     let logs = tempfile::tempdir().unwrap();
     let [first_log, second_log] = ["first", "second"].map(|name| logs.path().join(name));
     let start = |log: &Path| Running::logging_to(File::create(log).unwrap(), &args);

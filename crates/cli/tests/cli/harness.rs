@@ -5,6 +5,8 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use mtimer_store_redis::test_support::{Authority, Server, ServerOptions, TlsPort};
@@ -312,4 +314,46 @@ fn start(data: &Path, listen: &str, settings: &[&str]) -> (Running, String) {
     let ready: Value = serde_json::from_str(&line).unwrap_or_else(|e| panic!("{line:?}: {e}"));
     let addr = ready["listening"].as_str().unwrap().to_owned();
     (running, addr)
+}
+
+/// Ends threads.
+#[derive(Default)]
+pub(crate) struct Done(AtomicBool);
+
+impl Done {
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Is set when what this returns is dropped.
+    pub(crate) fn at_the_end(&self) -> impl Drop + use<'_> {
+        struct AtTheEnd<'a>(&'a AtomicBool);
+        impl Drop for AtTheEnd<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::Relaxed);
+            }
+        }
+        AtTheEnd(&self.0)
+    }
+}
+
+/// Repeats a call until `meanwhile` is over, which is given a function that waits for so many more
+/// calls.
+pub(crate) fn while_calling(call: impl Fn() + Sync, meanwhile: impl FnOnce(&dyn Fn(u64))) {
+    let (calls, done) = (AtomicU64::new(0), Done::default());
+    let more_calls = |n| {
+        let before = calls.load(Ordering::Relaxed);
+        wait_for("more calls", || (calls.load(Ordering::Relaxed) >= before + n).then_some(()));
+    };
+    thread::scope(|scope| {
+        // Also if the test fails.
+        let _done = done.at_the_end();
+        scope.spawn(|| {
+            while !done.is_set() {
+                call();
+                calls.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        meanwhile(&more_calls);
+    });
 }

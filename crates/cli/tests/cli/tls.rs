@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use mtimer_store_redis::test_support::{Server, ServerOptions};
@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::harness::{Ended, Running, end, mtimer, run, wait_for};
+use crate::harness::{Ended, Running, end, mtimer, run, wait_for, while_calling};
 
 const SCHEDULE: [&str; 7] = ["schedule", "--group", "g", "--app", "a", "--in", "1h"];
 const WITHIN: Duration = Duration::from_secs(30);
@@ -158,32 +158,23 @@ fn certificates_are_renewed_under_load_without_a_failed_call() {
     let issued = authority.issue("broker");
     let broker = Broker::start(authority.dir(), &flags(&issued, &[]));
     let ca = authority.certificate();
-    let (calls, stop) = (AtomicU64::new(0), AtomicBool::new(false));
-    let more_calls = |n: u64| {
-        let before = calls.load(Ordering::Relaxed);
-        wait_for("more calls", || (calls.load(Ordering::Relaxed) >= before + n).then_some(()));
-    };
     let is_renewed = |port: &str, before: &[u8]| (served(port, &authority) != before).then_some(());
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !stop.load(Ordering::Relaxed) {
-                broker.run(Some(&ca), &SCHEDULE).ok();
-                calls.fetch_add(1, Ordering::Relaxed);
-            }
-        });
-        more_calls(2);
-        let first = served(&broker.addr, &authority);
-        assert_eq!(served(&broker.http, &authority), first);
-        // Nothing but the change of the files can be the reason.
-        authority.issue("broker");
-        wait_for("renewed", || is_renewed(&broker.addr, &first));
-        let second = served(&broker.addr, &authority);
-        authority.issue("broker");
-        broker.running.signal("HUP");
-        wait_for("renewed on HUP", || is_renewed(&broker.addr, &second));
-        more_calls(2);
-        stop.store(true, Ordering::Relaxed);
-    });
+    while_calling(
+        || _ = broker.run(Some(&ca), &SCHEDULE).ok(),
+        |more_calls| {
+            more_calls(2);
+            let first = served(&broker.addr, &authority);
+            assert_eq!(served(&broker.http, &authority), first);
+            // Nothing but the change of the files can be the reason.
+            authority.issue("broker");
+            wait_for("renewed", || is_renewed(&broker.addr, &first));
+            let second = served(&broker.addr, &authority);
+            authority.issue("broker");
+            broker.running.signal("HUP");
+            wait_for("renewed on HUP", || is_renewed(&broker.addr, &second));
+            more_calls(2);
+        },
+    );
     // One that is none changes nothing.
     let last = served(&broker.addr, &authority);
     fs::write(&issued.certificate, "nonsense").unwrap();
@@ -286,35 +277,29 @@ fn the_brokers_certificates_are_replaced_in_a_cluster_that_is_in_use() {
             wait_for(what, is_so);
         }
     };
-    let (calls, stop, shown) = (AtomicU64::new(0), AtomicBool::new(false), Mutex::new(&of_old));
-    let more_calls = |n: u64| {
-        let before = calls.load(Ordering::Relaxed);
-        wait_for("more calls", || (calls.load(Ordering::Relaxed) >= before + n).then_some(()));
-    };
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !stop.load(Ordering::Relaxed) {
-                let client = *shown.lock().unwrap();
-                runs(&brokers[0], &both, client, &SCHEDULE).ok();
-                calls.fetch_add(1, Ordering::Relaxed);
+    let shown = Mutex::new(&of_old);
+    while_calling(
+        || {
+            let client = *shown.lock().unwrap();
+            runs(&brokers[0], &both, client, &SCHEDULE).ok();
+        },
+        |more_calls| {
+            more_calls(2);
+            replace(&both, &trusted);
+            everywhere("the new authority is trusted, too", &both, &of_new, 0);
+            for (file, issued) in files.iter().zip(["b1", "b2"].map(|name| new.issue(name))) {
+                replace(&issued.certificate, &file.certificate);
+                replace(&issued.key, &file.key);
             }
-        });
-        more_calls(2);
-        replace(&both, &trusted);
-        everywhere("the new authority is trusted, too", &both, &of_new, 0);
-        for (file, issued) in files.iter().zip(["b1", "b2"].map(|name| new.issue(name))) {
-            replace(&issued.certificate, &file.certificate);
-            replace(&issued.key, &file.key);
-        }
-        everywhere("the new certificate is served", &new.certificate(), &of_new, 0);
-        *shown.lock().unwrap() = &of_new;
-        // The call that began before shows the old one.
-        more_calls(2);
-        replace(&new.certificate(), &trusted);
-        everywhere("the old authority is not trusted", &both, &of_old, 4);
-        more_calls(2);
-        stop.store(true, Ordering::Relaxed);
-    });
+            everywhere("the new certificate is served", &new.certificate(), &of_new, 0);
+            *shown.lock().unwrap() = &of_new;
+            // The call that began before shows the old one.
+            more_calls(2);
+            replace(&new.certificate(), &trusted);
+            everywhere("the old authority is not trusted", &both, &of_old, 4);
+            more_calls(2);
+        },
+    );
 
     // The first one, which leads, is started again: whoever leads then, one of the two connects to
     // the other, and one of them has run all the time.

@@ -3,12 +3,12 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use mtimer_store_redis::test_support::{Server, ServerOptions};
 use serde_json::Value;
 
-use crate::harness::{Ended, Running, end, mtimer, run, wait_for};
+use crate::harness::{Ended, Running, end, mtimer, run, wait_for, while_calling};
 use crate::token::{TokensFile, write_private};
 
 /// A broker that asks for tokens.
@@ -58,32 +58,27 @@ fn a_token_is_replaced_under_load_without_a_failed_call() {
     let file = TokensFile::new();
     let (first, token) = file.create_in_file("shop", "schedule,register:g/*");
     let broker = Guarded::start(&file);
-    let (calls, stop) = (AtomicU64::new(0), AtomicBool::new(false));
-    let more_calls = |n: u64| {
-        let before = calls.load(Ordering::Relaxed);
-        wait_for("more calls", || (calls.load(Ordering::Relaxed) >= before + n).then_some(()));
-    };
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !stop.load(Ordering::Relaxed) {
-                broker.run(&token, &SCHEDULE).ok();
-                calls.fetch_add(1, Ordering::Relaxed);
-            }
-        });
-        more_calls(2);
-        let (_, second) = file.create_in_file("shop-new", "schedule,register:g/*");
-        wait_for("let in with the second token", || (broker.run(&second, &["ping"]).code == 0).then_some(()));
-        // Both are valid now. Calls that begin from here on show the second one.
-        let old = file.dir.path().join("old");
-        fs::copy(&token, &old).unwrap();
-        write_private(&token, &fs::read_to_string(&second).unwrap());
-        more_calls(2);
-        file.run(&["revoke", &first, "--yes"]).ok();
-        broker.running.signal("HUP");
-        wait_for("refused with the first token", || (broker.run(&old, &["ping"]).code == 4).then_some(()));
-        more_calls(2);
-        stop.store(true, Ordering::Relaxed);
-    });
+    while_calling(
+        || _ = broker.run(&token, &SCHEDULE).ok(),
+        |more_calls| {
+            more_calls(2);
+            let (_, second) = file.create_in_file("shop-new", "schedule,register:g/*");
+            wait_for("let in with the second token", || {
+                (broker.run(&second, &["ping"]).code == 0).then_some(())
+            });
+            // Both are valid now. Calls that begin from here on show the second one.
+            let old = file.dir.path().join("old");
+            fs::copy(&token, &old).unwrap();
+            write_private(&token, &fs::read_to_string(&second).unwrap());
+            more_calls(2);
+            file.run(&["revoke", &first, "--yes"]).ok();
+            broker.running.signal("HUP");
+            wait_for("refused with the first token", || {
+                (broker.run(&old, &["ping"]).code == 4).then_some(())
+            });
+            more_calls(2);
+        },
+    );
 }
 
 #[test]
@@ -201,29 +196,20 @@ fn the_brokers_own_token_is_replaced_in_a_cluster_that_is_in_use() {
     let links = || links_opened(&leader.log());
     assert_eq!(links(), 1, "{}", leader.log());
 
-    let (calls, stop) = (AtomicU64::new(0), AtomicBool::new(false));
-    let more_calls = |n: u64| {
-        let before = calls.load(Ordering::Relaxed);
-        wait_for("more calls", || (calls.load(Ordering::Relaxed) >= before + n).then_some(()));
-    };
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !stop.load(Ordering::Relaxed) {
-                leader.run(&shop, &SCHEDULE).ok();
-                calls.fetch_add(1, Ordering::Relaxed);
-            }
-        });
-        more_calls(2);
-        let (_, new) = file.create_in_file("new", "broker:*");
-        write_private(&own, &fs::read_to_string(new).unwrap());
-        file.run(&["revoke", &old_id, "--yes"]).ok();
-        let revoked = "the token of this session was revoked";
-        wait_for("the first link is closed", || leader.log().contains(revoked).then_some(()));
-        // No signal, and no restart: both files are read again because they changed.
-        wait_for("a second link", || (links() == 2).then_some(()));
-        more_calls(2);
-        stop.store(true, Ordering::Relaxed);
-    });
+    while_calling(
+        || _ = leader.run(&shop, &SCHEDULE).ok(),
+        |more_calls| {
+            more_calls(2);
+            let (_, new) = file.create_in_file("new", "broker:*");
+            write_private(&own, &fs::read_to_string(new).unwrap());
+            file.run(&["revoke", &old_id, "--yes"]).ok();
+            let revoked = "the token of this session was revoked";
+            wait_for("the first link is closed", || leader.log().contains(revoked).then_some(()));
+            // No signal, and no restart: both files are read again because they changed.
+            wait_for("a second link", || (links() == 2).then_some(()));
+            more_calls(2);
+        },
+    );
 
     // One that starts with the old token is not let in, one with the new token is.
     let log = file.dir.path().join("third");

@@ -4,14 +4,13 @@
 
 use std::fs::File;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use mtimer_store_redis::test_support::Server;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::harness::{Ended, Running, metric, mtimer, run, wait_for};
+use crate::harness::{Done, Ended, Running, metric, mtimer, run, wait_for};
 
 /// What is in the timers, and in no log.
 const PAYLOAD: &str = "a-secret-of-the-customer";
@@ -244,27 +243,6 @@ fn whether_the_store_is_slow() {
     });
 }
 
-/// Ends threads.
-#[derive(Default)]
-struct Done(AtomicBool);
-
-impl Done {
-    fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    /// Is set when what this returns is dropped.
-    fn at_the_end(&self) -> impl Drop + use<'_> {
-        struct AtTheEnd<'a>(&'a AtomicBool);
-        impl Drop for AtTheEnd<'_> {
-            fn drop(&mut self) {
-                self.0.store(true, Ordering::Relaxed);
-            }
-        }
-        AtTheEnd(&self.0)
-    }
-}
-
 #[test]
 fn whether_redis_loses_timers_when_it_restarts() {
     let redis = Server::start();
@@ -308,7 +286,7 @@ fn whether_anything_was_lost() {
     broker.shows(
         "the store lost writes that the log does not have any more",
         ("mtimer_partition_ownerships_ended_total{reason=\"rolled_back\"}", 1.0),
-        "Redis has lost writes of ",
+        "Redis has lost writes: ",
     );
     wait_for("summed up", || {
         let log = broker.log();
