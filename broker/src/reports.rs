@@ -48,7 +48,7 @@ const SLOW_MS: u64 = 100;
 const SLOW_CALLS: u64 = 5;
 /// See [`SLOW_CALLS`].
 const SLOW_SHARE: u64 = 10;
-/// For so long after it `mtimer status` says that the store has lost what was answered, ms.
+/// How long after a loss `mtimer status` tells of it, ms.
 const LOSS_SHOWN_MS: u64 = 3_600_000;
 /// Refusals that mean that something is wrong. The others are answers: a key is taken, another
 /// broker has the partition. Limits that were reached have a line of their own.

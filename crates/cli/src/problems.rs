@@ -28,11 +28,11 @@ const PROBLEMS: [(&str, Sentence); 15] = [
          stores; its /readyz says which"
             .to_owned()
     }),
-    ("rolled_back_lately", |partitions, _| {
+    ("rolled_back_lately", |ownerships, _| {
         format!(
-            "Redis has lost writes of {} within the last hour, and what was answered just before may be lost with them: \
-             the broker's log says when",
-            counted(partitions, "partition")
+            "Redis has lost writes: {} of partitions ended by it, the last within this hour, and what was answered just \
+             before may be lost: the broker's log says when",
+            counted(ownerships, "ownership")
         )
     }),
     (counters::LOG_AT_RISK, |_, _| {
@@ -141,7 +141,7 @@ mod tests {
         let all = [
             ("store_unreachable_partitions", 1, "the store of 1 partition cannot be reached"),
             ("not_ready", 2, "not ready: "),
-            ("rolled_back_lately", 2, "has lost writes of 2 partitions within the last hour"),
+            ("rolled_back_lately", 2, "has lost writes: 2 ownerships of partitions ended by it"),
             ("store_log_at_risk", 1, "may lose answered writes"),
             ("store_unprotected_masters", 1, "keeps no append-only file and has no replica"),
             ("store_disk_level", 1, "nearly full"),

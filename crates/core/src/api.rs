@@ -325,7 +325,7 @@ pub enum Counter {
     Redelivered,
     /// Timers removed by an ok in time.
     Acknowledged,
-    /// Timers removed by an ok after the callback timeout.
+    /// Timers removed by an ok that came after the callback timeout, or after its connection was lost.
     LateAcknowledged,
     /// Attempts filed under a retry tier.
     Retried,
@@ -349,7 +349,7 @@ pub enum Counter {
     Unconfirmed,
     /// Outcomes of deliveries that another session has.
     SettleNotYours,
-    /// Outcomes that came too late to count.
+    /// Outcomes of deliveries that are not under way any more.
     SettleLate,
     /// Timers taken out of memory because its budget was exceeded.
     Unloaded,

@@ -54,8 +54,8 @@ pub(super) fn cancel<T: Table>(
     let Some(id) = resolve(table, target)? else { return Ok(CancelAnswer::NotFound) };
     let Some(row) = table.row(id)? else { return cancel_unseen(table, ctx, id) };
     let under_way = sent_attempt.is_some_and(|attempt| attempt > row.record.progress.failed);
-    // The cases of `Op::Cancel`. In the first arm nothing changes: dead, unconfirmed, taken in
-    // another epoch, or taken in this one and under way.
+    // The cases of `Op::Cancel`. In the first arm nothing changes: dead, unconfirmed (never one
+    // that this epoch has taken), taken in another epoch, or taken in this one and under way.
     match row.at {
         At::Taken { .. } | At::Unconfirmed { .. } | At::Dead { .. } if under_way || !ctx.has_taken(&row) => {
             Ok(CancelAnswer::TooLate(id))
