@@ -1,8 +1,8 @@
 //! The wheel: wakes the engine when the cluster clock reaches a time.
 //!
-//! Purpose: many alarms, one per millisecond at most, in a [`DelayQueue`]; the last stretch before
-//! each is waited for with the precision of the system's timers instead of the runtime's
-//! ([`Precise`]).
+//! Purpose: many alarms, one per millisecond at most, in a [`DelayQueue`], which those of 16 ms leave
+//! together; the last stretch before each is waited for with the precision of the system's timers
+//! instead of the runtime's ([`Precise`]).
 //! Invariant: never early by the cluster clock. The queue only says *soon*; *now* is said by
 //! comparing the clock.
 //!
@@ -25,9 +25,11 @@ use tokio_util::time::{DelayQueue, delay_queue::Key};
 use crate::clock::BrokerClock;
 use crate::precise::Precise;
 
-/// How long before its time an alarm leaves the queue: the queue's rounding (1 ms), the runtime's
-/// (1 ms), and a margin.
+/// How long before the first of its [`TOGETHER_MS`] an alarm leaves the queue: the queue's rounding
+/// (1 ms), the runtime's (1 ms), and a margin.
 const SOON: Duration = Duration::from_millis(3);
+/// Alarms leave the queue at multiples of this, ms.
+const TOGETHER_MS: u64 = 16;
 /// Longest stay in the queue before its deadline is derived again.
 const LONGEST: Duration = Duration::from_secs(86_400);
 
@@ -50,7 +52,7 @@ impl Wheel {
             queue: DelayQueue::new(),
             far: HashMap::new(),
             near: BTreeSet::new(),
-            precise: Precise::start()?,
+            precise: Precise::new()?,
         })
     }
 
@@ -63,12 +65,12 @@ impl Wheel {
     }
 
     fn file(&mut self, time: Time) {
-        let at = self.clock.instant_of(time);
+        let first = self.clock.instant_of(time - time.as_ms() % TOGETHER_MS);
         let now = Instant::now();
-        if at.saturating_duration_since(now) <= SOON {
+        if first.saturating_duration_since(now) <= SOON {
             self.near.insert(time);
         } else {
-            let key = self.queue.insert_at(time, (at - SOON).min(now + LONGEST));
+            let key = self.queue.insert_at(time, (first - SOON).min(now + LONGEST));
             self.far.insert(time, key);
         }
     }
