@@ -101,10 +101,11 @@ impl Claims {
     ) -> Option<Time> {
         let soon = now.time + self.lead() + ahead;
         let uncovered = is_due && now.time > self.asked;
-        let coming = table.next_fire_after(self.asked).is_some_and(|fire| fire <= soon);
-        let active = is_due || table.next_fire().is_some_and(|fire| fire <= soon);
+        let coming =
+            || self.asked < soon && table.next_fire_after(self.asked).is_some_and(|fire| fire <= soon);
+        let active = || is_due || table.next_fire().is_some_and(|fire| fire <= soon);
         let stale = self.confirmed_at.is_none_or(|at| now.mono_ms.saturating_sub(at) > OWNERSHIP_MS / 2);
-        let wanted = uncovered || coming || active && stale && !claim_out();
+        let wanted = uncovered || coming() || stale && active() && !claim_out();
         wanted.then(|| (now.time + self.span()).max(self.asked))
     }
 }
