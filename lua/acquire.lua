@@ -3,7 +3,8 @@
 --
 -- KEYS[1] owner:{p}:c   hash: e epoch, n nonce, s sequence number, t term, v version,
 --                       c claimed-until (ms), p claimed-until as it was at the acquisition,
---                       f deliveries under way at the last release, r 1: released gracefully,
+--                       pe, ps epoch and sequence number of the owner before, as the next one found
+--                       them, f deliveries under way at the last release, r 1: released gracefully,
 --                       o the highest position given in a listing
 -- ARGV[1] the epoch expected, ARGV[2] the nonce, ARGV[3] term, ARGV[4] version,
 -- ARGV[5] the highest epoch that the caller's cluster has seen: the new one is above it
@@ -23,6 +24,6 @@ local ms = tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000)
 local new = string.format('%.0f', math.max(tonumber(epoch) + 1, tonumber(ARGV[5]) + 1, ms))
 local claimed = o[5] or '0'
 redis.call('HSET', KEYS[1], 'e', new, 'n', ARGV[2], 's', '0', 't', ARGV[3], 'v', ARGV[4],
-  'c', claimed, 'p', claimed)
+  'c', claimed, 'p', claimed, 'pe', epoch, 'ps', sequence)
 redis.call('HDEL', KEYS[1], 'r')
 return {'OK', new, claimed, '0', in_flight, position}

@@ -24,6 +24,12 @@ impl WriterIdentity {
         redis::cmd("HMGET").arg(&self.owner_key).arg(&["e", "n", "s"]).to_owned()
     }
 
+    /// The command that reads whose the partition was before, and the sequence number that its
+    /// present owner found.
+    pub(crate) fn read_before(&self) -> Cmd {
+        redis::cmd("HMGET").arg(&self.owner_key).arg(&["pe", "ps"]).to_owned()
+    }
+
     /// The stored sequence number, from the answer to [`Self::read`].
     ///
     /// # Errors

@@ -187,6 +187,9 @@ async fn serve(mut owner: Owner, mut ending: Ending) {
         never = trimming => match never {},
     };
     let Err(why) = ended else { return };
+    if matches!(why, LaneError::Fenced { .. }) {
+        owner.writer.report_unseen().await;
+    }
     if why != LaneError::Closed {
         tracing::debug!(partition = ending.partition.0, error = %why, "the lane has ended");
     }

@@ -4,6 +4,7 @@
 //! long as the partition lives, so a cursor is a position.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use mtimer_store::decide::{At, Row, Table};
 use mtimer_store::op::Retained;
@@ -13,6 +14,7 @@ use mtimer_store::{
 };
 use mtimer_types::{Destination, Target, Time, TimerId, limits};
 use redis::{Pipeline, Value};
+use tokio::time::timeout;
 
 use super::encode::Draft;
 use super::lookup::{FieldLookup, Locations};
@@ -26,6 +28,8 @@ use crate::wire::Reply;
 const PAGE_BYTES: u64 = 256 << 10;
 /// Slots that are counted at a time.
 const COUNT_STEP: usize = 500;
+/// How long a partition that is given up waits for replicas.
+const RELEASE_WITHIN: Duration = Duration::from_secs(1);
 
 impl Owner {
     /// See [`mtimer_store::Lane::get`].
@@ -262,9 +266,28 @@ impl Owner {
         draft.set_fact("f", &encode_in_flight(&in_flight));
         draft.set_fact("r", b"1");
         self.write_anyway(draft, None).await?;
-        self.trimmer.secure_release().await;
+        match timeout(RELEASE_WITHIN, self.secure_release()).await {
+            Ok(Ok(())) => {}
+            // The next owner answers nothing until the replicas have its acquisition, and so all
+            // that it has found; or it says after half a second that they lag.
+            Ok(Err(LaneError::Fenced { .. })) => self.writer.report_unseen().await,
+            Ok(Err(error)) => return Err(error),
+            Err(_) => self.writer.log().incidents().early_release(self.partition()),
+        }
         self.is_released = true;
         Ok(())
+    }
+
+    /// Waits until the replicas have all writes; applies again what the store loses meanwhile.
+    async fn secure_release(&mut self) -> Result<(), LaneError> {
+        let (trimmer, log) = (self.trimmer.clone(), self.writer.log().clone());
+        loop {
+            tokio::select! {
+                biased;
+                () = log.behind() => self.check().await?,
+                secured = trimmer.secure_release() => return secured,
+            }
+        }
     }
 }
 

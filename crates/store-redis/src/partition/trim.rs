@@ -35,9 +35,6 @@ const SYNCED_AFTER: Duration = Duration::from_secs(5);
 /// that keeps up has it after a round trip. A failed one that Redis still lists delays each
 /// takeover by this much, which is less than it takes to notice a dead broker.
 const ACQUISITION_WITHIN: Duration = Duration::from_millis(500);
-/// How long a partition that is given up waits for replicas.
-const RELEASE_WITHIN: Duration = Duration::from_secs(1);
-
 /// What all trimmers of a store share.
 #[derive(Clone)]
 pub(crate) struct Trimming {
@@ -105,27 +102,25 @@ impl Trimmer {
         })
     }
 
-    /// Waits until the replicas have all writes, a second at most. Without replicas there is
-    /// nothing to wait for, nor when the next owner is there already: it answers nothing until they
-    /// have its acquisition, and so all that was written before.
-    pub(crate) async fn secure_release(&self) {
-        let secured = async {
-            while self.replicas() != Some(0) && !self.log.is_empty() {
-                match self.round().await {
-                    Ok(()) if self.log.is_empty() => {}
-                    Ok(()) => sleep(ROUND).await,
-                    Err(LaneError::Fenced { .. }) => return,
-                    Err(error) => {
-                        tracing::debug!(partition = self.identity.partition.0, %error, "nothing is safe");
-                        self.refresh_topology().await;
-                        sleep(ROUND).await;
-                    }
+    /// Waits until the replicas have all writes. Without replicas there is nothing to wait for.
+    ///
+    /// # Errors
+    ///
+    /// There is another owner already.
+    pub(crate) async fn secure_release(&self) -> Result<(), LaneError> {
+        while self.replicas() != Some(0) && !self.log.is_empty() {
+            match self.round().await {
+                Ok(()) if self.log.is_empty() => {}
+                Ok(()) => sleep(ROUND).await,
+                Err(fenced @ LaneError::Fenced { .. }) => return Err(fenced),
+                Err(error) => {
+                    tracing::debug!(partition = self.identity.partition.0, %error, "nothing is safe");
+                    self.refresh_topology().await;
+                    sleep(ROUND).await;
                 }
             }
-        };
-        if timeout(RELEASE_WITHIN, secured).await.is_err() {
-            self.log.incidents().early_release(self.identity.partition);
         }
+        Ok(())
     }
 
     fn replicas(&self) -> Option<u32> {

@@ -26,7 +26,7 @@ use mtimer_store::{Health, LaneError, Refusal};
 use mtimer_types::{Epoch, limits};
 use redis::{Cmd, Pipeline, Value};
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::identity::WriterIdentity;
@@ -34,6 +34,9 @@ use super::log::{Log, LogRecord};
 use super::master::{Master, Unanswered};
 use super::writes::Writes;
 use crate::wire::{Network, Quorum, Remedy, Reply, RetryPauses, Script, numbers, remedy};
+
+/// How long it may take to find out what the next owner has found.
+const UNSEEN_WITHIN: Duration = Duration::from_secs(1);
 
 /// What one command of [`Writes`] that takes members out of a collection has found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -439,6 +442,25 @@ impl PartitionWriter {
             self.log_loss(Epoch(epoch), seq);
         }
         stored
+    }
+
+    /// Another owner has the partition. Logs it if that one has not found all of our writes: a
+    /// replica without them was promoted, and the log cannot add them to another's. If others have
+    /// come between, or the store does not answer in time, nobody knows.
+    pub(crate) async fn report_unseen(&mut self) {
+        let identity = &self.identity;
+        let commands = || {
+            let mut commands = Pipeline::with_capacity(1);
+            commands.add_command(identity.read_before());
+            commands
+        };
+        let Ok(Ok(values)) = timeout(UNSEEN_WITHIN, self.master.send(commands)).await else { return };
+        let record = values.first().map_or(&[][..], |record| record.items());
+        let (&[epoch, seq], ours) = (&numbers::<2>(record), identity.epoch);
+        let is_unseen = Epoch(epoch) < ours || Epoch(epoch) == ours && seq < self.seq;
+        if record.iter().all(|field| field.bytes().is_some()) && is_unseen {
+            self.log_loss(Epoch(epoch), seq);
+        }
     }
 
     /// Records that the store did what was asked.

@@ -258,7 +258,9 @@ impl Data {
         let fields = [("e", &new[..]), ("s", "0")].map(|(k, v)| [k.as_bytes().to_vec(), v.into()]);
         let copied = [("n", 1), ("t", 2), ("v", 3)].map(|(k, i)| [k.as_bytes().to_vec(), argv[i].clone()]);
         let claims = ["c", "p"].map(|k| [k.as_bytes().to_vec(), claimed.clone()]);
-        let all: Vec<_> = fields.into_iter().chain(copied).chain(claims).flatten().collect();
+        let before = [("pe", epoch), ("ps", or(read(self, "s"), "0"))];
+        let before = before.map(|(k, v)| [k.as_bytes().to_vec(), v]);
+        let all: Vec<_> = fields.into_iter().chain(copied).chain(claims).chain(before).flatten().collect();
         self.call("HSET", key, &all);
         self.call("HDEL", key, &[b"r".to_vec()]);
         Value::Array(vec![bulk("OK"), bulk(new), bulk(claimed), bulk("0"), bulk(in_flight), bulk(order)])
