@@ -167,7 +167,7 @@ fn assemble(
     let shell = Shell::new(ShellParts {
         engine: Engine::new(engine, clock.now()),
         clock: clock.clone(),
-        wheel: Wheel::new(clock.clone()).map_err(StartError::Thread)?,
+        wheel: Wheel::new(clock.clone()).map_err(StartError::AlarmTimer)?,
         lanes: Lanes::new(acquirer),
         store: resources.store.clone(),
         counters: resources.counters.clone(),

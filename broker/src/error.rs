@@ -37,9 +37,9 @@ pub enum StartError {
         /// What the system says.
         source: io::Error,
     },
-    /// The system gives no thread for the alarms.
-    #[error("cannot start the alarm thread: {0}")]
-    Thread(io::Error),
+    /// The system gives no timer for alarms, usually because too many files are open.
+    #[error("cannot create the timer for alarms: {0}; allow more open files")]
+    AlarmTimer(io::Error),
     /// The store answers, but cannot be used.
     #[error(transparent)]
     Store(StoreError),

@@ -56,7 +56,7 @@ impl TestBroker {
     ///
     /// # Errors
     ///
-    /// [`StartError`] if the system has no free port or thread.
+    /// [`StartError`] if the system has no free port or timer.
     ///
     /// # Cancel safety
     ///
@@ -70,7 +70,7 @@ impl TestBroker {
     ///
     /// # Errors
     ///
-    /// [`StartError`] if an option is out of range, or the system has no free port or thread.
+    /// [`StartError`] if an option is out of range, or the system has no free port or timer.
     ///
     /// # Cancel safety
     ///

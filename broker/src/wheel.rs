@@ -1,8 +1,8 @@
 //! The wheel: wakes the engine when the cluster clock reaches a time.
 //!
-//! Purpose: many alarms, one per millisecond at most, in a [`DelayQueue`], which those of 16 ms leave
-//! together; the last stretch before each is waited for with the precision of the system's timers
-//! instead of the runtime's ([`Precise`]).
+//! Purpose: many alarms, one per millisecond at most, in a [`DelayQueue`]; the last stretch before
+//! each is waited for with the precision of the system's timers instead of the runtime's
+//! ([`Precise`]).
 //! Invariant: never early by the cluster clock. The queue only says *soon*; *now* is said by
 //! comparing the clock.
 //!
@@ -28,7 +28,8 @@ use crate::precise::Precise;
 /// How long before the first of its [`TOGETHER_MS`] an alarm leaves the queue: the queue's rounding
 /// (1 ms), the runtime's (1 ms), and a margin.
 const SOON: Duration = Duration::from_millis(3);
-/// Alarms leave the queue at multiples of this, ms.
+/// Alarms leave the queue at multiples of this, ms: the queue wakes the engine once for those of 16
+/// ms, and not for each.
 const TOGETHER_MS: u64 = 16;
 /// Longest stay in the queue before its deadline is derived again.
 const LONGEST: Duration = Duration::from_secs(86_400);
@@ -102,8 +103,9 @@ impl Wheel {
                 return;
             }
             tokio::select! {
-                () = self.precise.reached(at) => {}
+                biased;
                 time = expired(&mut self.queue) => self.leave_queue(time),
+                () = self.precise.reached(at) => {}
             }
         }
     }

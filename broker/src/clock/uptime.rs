@@ -69,10 +69,11 @@ impl Uptime {
     pub(super) fn now(&self) -> UptimeReading {
         let mut suspensions = self.suspensions.lock();
         let suspended_us = suspensions.observe(self.host.boottime_ahead_us());
-        let instant = Instant::now();
-        let elapsed = instant.saturating_duration_since(self.base).as_micros();
-        let mono_us = u64::try_from(elapsed).unwrap_or(u64::MAX).saturating_add(suspended_us);
-        UptimeReading { instant, mono_us, suspended_us }
+        let elapsed = self.base.elapsed().as_micros();
+        let elapsed_us = u64::try_from(elapsed).unwrap_or(u64::MAX);
+        // Cut to the microsecond as well: what is derived from it is the same at each reading.
+        let instant = self.base + Duration::from_micros(elapsed_us);
+        UptimeReading { instant, mono_us: elapsed_us.saturating_add(suspended_us), suspended_us }
     }
 
     pub(super) fn now_us(&self) -> u64 {
