@@ -5,7 +5,8 @@
 -- KEYS[1]  owner:{p}:c   hash: e epoch, n nonce, s sequence number, c claimed-until (ms), ...
 -- KEYS[2..]              the keys that are written
 -- ARGV[1] epoch, ARGV[2] nonce, ARGV[3] the sequence number that must be stored,
--- ARGV[4] the one to store (the same, without commands: only the owner is checked)
+-- ARGV[4] the sequence number to store; equal to ARGV[3] if there are no commands: only the owner
+--         is checked
 -- ARGV[5..] commands: number of arguments behind the key, command, number of its key, arguments
 --
 -- Commands are Redis commands, and three of this script's own. Each of them may be repeated without
@@ -31,7 +32,7 @@ end
 local answer = {'OK'}
 
 -- Removes members from a collection, and the collection from its index if that empties it. The
--- length is read first: the removal may be the last access to a key that is being migrated.
+-- length is read first: once a key that is being migrated is empty, touching it ends the script.
 local function take_out(number, length, remove, key, first, last)
   local index, name = keys[argv[first] + 0], argv[first + 1]
   local before = call(length, key)

@@ -223,7 +223,8 @@ impl AccessControl {
         }
     }
 
-    /// Which credentials are stale (file unreadable), by name.
+    /// For each credential, whether the last read of its file failed, so that an older one is in
+    /// use.
     pub(crate) fn stale(&self) -> [(&'static str, bool); Credential::ALL.len()] {
         let files = self.files();
         Credential::ALL.map(|what| (what.name(), files.has_failed(what)))

@@ -97,7 +97,8 @@ async fn allows_extend(broker: &Broker, client: &mut Client) -> bool {
     }
 }
 
-/// In a session of its own, which ends if it is refused. Without the verb it can be a client's only.
+/// In a session of its own, which ends if it is refused. Without the verb it can be a client's
+/// only.
 async fn allows_peer(broker: &Broker, verb: Verb) -> bool {
     let role = if verb == Verb::Broker { Role::Broker } else { Role::Client };
     let mut client = Client::connect(broker).await;

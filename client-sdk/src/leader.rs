@@ -34,7 +34,7 @@ pub(crate) struct LeaderLookup {
 impl fmt::Debug for LeaderLookup {
     // The URL may have a password in it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lookup").field("cluster", &self.cluster).finish_non_exhaustive()
+        f.debug_struct("LeaderLookup").field("cluster", &self.cluster).finish_non_exhaustive()
     }
 }
 

@@ -1,8 +1,8 @@
 //! The documents are true where a program can tell: their commands run, their links lead somewhere,
 //! and the paths and messages that they name exist.
 //!
-//! A block that is marked `sh run` is run and has to succeed. One that is marked `sh background` is a
-//! terminal of its own: it runs until the end of the document. Addresses and `cargo run` are
+//! A block that is marked `sh run` is run and has to succeed. One that is marked `sh background` is
+//! a terminal of its own: it runs until the end of the document. Addresses and `cargo run` are
 //! replaced. The others are in a table, with the reason why they are not run.
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]

@@ -325,7 +325,8 @@ pub enum Counter {
     Redelivered,
     /// Timers removed by an ok in time.
     Acknowledged,
-    /// Timers removed by an ok that came after the callback timeout, or after its connection was lost.
+    /// Timers removed by an ok that came after the callback timeout, or after its connection was
+    /// lost.
     LateAcknowledged,
     /// Attempts filed under a retry tier.
     Retried,

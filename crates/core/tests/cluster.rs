@@ -157,11 +157,11 @@ fn a_way_that_stays_cut_moves_things_once() {
 }
 
 #[test]
-fn while_a_stranger_has_the_lease_owners_go_on() {
+fn while_the_lease_names_no_leader_owners_go_on() {
     for seed in seeds(20) {
         let (mut world, _) = healthy(seed, 3, 24);
         let before = world.assigned();
-        world.cut(Cut::Stranger);
+        world.cut(Cut::Lease);
         world.run(60_000);
         assert_eq!((world.leader(), world.orphans()), (None, 0), "seed {seed}");
         world.recover();

@@ -74,7 +74,7 @@ pub struct RedisOptions {
 impl std::fmt::Debug for RedisOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { urls, tls, cluster, partitions, durability, answer_within, log_bytes } = self;
-        f.debug_struct("Options")
+        f.debug_struct("RedisOptions")
             .field("urls", &urls.iter().map(|url| without_password(url)).collect::<Vec<_>>())
             .field("tls", tls)
             .field("cluster", cluster)

@@ -103,14 +103,15 @@ impl Node {
 
     /// Somebody else has the lease.
     pub(super) fn held(&mut self, now: u64, address: &str, term: Term, remaining_ms: Option<u64>) {
-        let is_foreign = term == Term(0) || !is_address(address) || address == self.options.address;
+        // Whether there is a broker to connect to: not this one, nor a value of another program.
+        let names_a_leader = term > Term(0) && is_address(address) && address != self.options.address;
         let linked = self.link.leader();
         if linked.is_some_and(|(_, of)| of >= term) {
             // The linked leader has spoken meanwhile, and is the same or newer.
             return;
         }
-        self.keeper.held(now, (!is_foreign).then_some(address), remaining_ms);
-        if !is_foreign && self.link.to() != Some(address) {
+        self.keeper.held(now, names_a_leader.then_some(address), remaining_ms);
+        if names_a_leader && self.link.to() != Some(address) {
             self.connect(now, address);
         }
     }

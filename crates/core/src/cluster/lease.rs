@@ -13,9 +13,8 @@ use crate::rng::Rng;
 
 /// Least time between two campaigns, ms, except for the one when a lease has run out.
 pub(super) const CAMPAIGN_EVERY_MS: u64 = 250;
-/// How often the lease is looked at while its holder is no broker of the cluster, or it never runs
-/// out, ms.
-const FOREIGN_EVERY_MS: u64 = 1_000;
+/// How often the lease is looked at while it names no leader to connect to, or never runs out, ms.
+const LOOK_EVERY_MS: u64 = 1_000;
 /// How long after a failed renewal it is tried again, ms.
 const RENEW_AGAIN_MS: u64 = 100;
 /// So long after a lease has run out, at most, its candidates come, ms: not all at the same moment.
@@ -227,15 +226,15 @@ impl Keeper {
         self.seek((now + wait).max(floor));
     }
 
-    /// Somebody else has the lease, a broker or a foreign holder (`None`): campaign when it runs
-    /// out.
-    pub(super) fn held(&mut self, now: u64, broker: Option<&str>, remaining_ms: Option<u64>) {
+    /// Somebody else has the lease. `leader`: the broker that it names, if it names one to connect
+    /// to. Campaigns when it runs out.
+    pub(super) fn held(&mut self, now: u64, leader: Option<&str>, remaining_ms: Option<u64>) {
         let over = remaining_ms.map_or(u64::MAX, |ms| now.saturating_add(ms));
-        self.rival = broker.filter(|_| over < u64::MAX).map(|address| (address.to_owned(), over));
+        self.rival = leader.filter(|_| over < u64::MAX).map(|address| (address.to_owned(), over));
         let spread = self.rng.below(SPREAD_MS + 1);
         let over = over.saturating_add(1 + spread);
-        // A foreign holder need not keep to it.
-        let look = if self.rival.is_some() { u64::MAX } else { now + FOREIGN_EVERY_MS };
+        // A lease that names no leader, or never runs out, may be removed at any time.
+        let look = if self.rival.is_some() { u64::MAX } else { now + LOOK_EVERY_MS };
         self.seek(over.min(look));
     }
 

@@ -23,7 +23,8 @@ impl Default for Plan {
 pub(crate) enum Cut {
     Way(usize, usize),
     Third(usize, u16),
-    Stranger,
+    /// The lease names no leader.
+    Lease,
 }
 
 impl World {
@@ -40,7 +41,7 @@ impl World {
         self.faulty = false;
         self.cuts.clear();
         self.apart.clear();
-        self.store.stranger = false;
+        self.store.names_no_leader = false;
         self.watch.note(self.now, "everything heals".into());
         self.pump_all();
         for i in 0..self.procs.len() {
@@ -78,7 +79,7 @@ impl World {
         match cut {
             Cut::Way(a, b) => _ = self.cuts.insert((a, b)),
             Cut::Third(i, third) => _ = self.apart.insert((i, third)),
-            Cut::Stranger => self.store.stranger = true,
+            Cut::Lease => self.store.names_no_leader = true,
         }
     }
 
@@ -90,7 +91,7 @@ impl World {
                 self.pump_all();
             }
             Cut::Third(i, third) => _ = self.apart.remove(&(i, third)),
-            Cut::Stranger => self.store.stranger = false,
+            Cut::Lease => self.store.names_no_leader = false,
         }
     }
 
@@ -165,8 +166,8 @@ impl World {
                 }
             }
             9 if self.rng.chance(30) => {
-                self.cut(Cut::Stranger);
-                self.at(long, Event::Heal(Cut::Stranger));
+                self.cut(Cut::Lease);
+                self.at(long, Event::Heal(Cut::Lease));
             }
             10 => self.stop(i),
             11 => {

@@ -30,8 +30,8 @@ pub(crate) struct Store {
     held: Option<Held>,
     term: u64,
     published: Option<Bytes>,
-    /// Somebody else has written the lease key; it does not run out.
-    pub(crate) stranger: bool,
+    /// Another program has written the lease key: it names no leader and does not run out.
+    pub(crate) names_no_leader: bool,
     pub(crate) owners: Vec<Owner>,
     /// By how much its clock is ahead, ms.
     pub(crate) ahead: u64,
@@ -41,11 +41,11 @@ pub(crate) struct Store {
 impl Store {
     pub(crate) fn new(partitions: u16, sabotage: Option<Sabotage>) -> Self {
         let owners = vec![Owner::default(); usize::from(partitions)];
-        Self { held: None, term: 0, published: None, stranger: false, owners, ahead: 0, sabotage }
+        Self { held: None, term: 0, published: None, names_no_leader: false, owners, ahead: 0, sabotage }
     }
 
     pub(crate) fn campaign(&mut self, now: u64, c: &Candidate) -> Campaigned {
-        if self.stranger {
+        if self.names_no_leader {
             return Campaigned::Held { address: "a string".into(), term: Term(0), remaining_ms: None };
         }
         let held =
@@ -66,7 +66,7 @@ impl Store {
     }
 
     fn is_held(&self, now: u64, lease: &Lease) -> bool {
-        !self.stranger
+        !self.names_no_leader
             && self.held.as_ref().is_some_and(|h| {
                 h.until > now
                     && (h.incarnation, h.term) == (lease.incarnation, lease.term.0)

@@ -164,9 +164,11 @@ impl Rebuild {
         let Some(fact) = parse_fact_key(key) else { return Ok(false) };
         match fact {
             FactName::Counters(p) => {
-                if let (Some(counters), Some(old)) = (self.counters(p), PartitionCounters::decode(&value)) {
-                    counters.order = old.order;
-                }
+                let (Some(counters), Some(old)) = (self.counters(p), PartitionCounters::decode(&value))
+                else {
+                    return Ok(false);
+                };
+                counters.order = old.order;
                 return Ok(true);
             }
             // Recounted, or renumbered.

@@ -111,7 +111,7 @@ impl Keyspace {
         }
     }
 
-    /// Hash of timers, or of what names them.
+    /// Hash of timers, of what names them, or of outcomes.
     pub(crate) fn hash(&self, hash: HashKey) -> String {
         match hash {
             HashKey::Moved(shard) => format!("moved:{}:{shard}", self.tail),
@@ -122,14 +122,15 @@ impl Keyspace {
     }
 }
 
-/// The hashes of timers, in the order in which a turn writes them: contents before entries, rows
-/// before keys.
+/// The hashes of timers, application keys and outcomes, in the order in which a turn writes them:
+/// contents before entries, rows before keys. The entry of a timer that stays in its slot comes
+/// before all of them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) enum HashKey {
     /// Id of a pending timer to its record.
     Slot(SlotKey),
-    /// Id of a timer that is not in a slot that its id implies, or whose first attempt is past, to
-    /// where it is.
+    /// Id of a timer that is not in a slot that its id implies, or that was attempted or stopped,
+    /// to its slot, or to its whole record if it is in none.
     Moved(u8),
     /// Application key to the id that it names.
     AppKeys,
@@ -189,8 +190,8 @@ pub(crate) enum IndexKey {
     Retry(u8),
 }
 
-/// A slot: one hash. Its name is `<track>.<width>.<start>[.<sibling>]`, its start counted in its
-/// width: a lone timer's slot is named three times.
+/// A slot: one hash. Its name is `<track>.<width>.<start>[.<sibling>]`. There `start` is divided by
+/// the width to keep names short.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct SlotKey {
     /// 0: first delivery, n: the n-th retry tier.

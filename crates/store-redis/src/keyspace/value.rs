@@ -2,8 +2,8 @@
 //!
 //! | where | field | value |
 //! |---|---|---|
-//! | `slot` | id (16 bytes) | in a slot that its id implies: the record |
-//! | | | elsewhere: 128 + tier, fire time (6 bytes), the record |
+//! | `slot` | id (16 bytes) | without an entry in `moved`: the record |
+//! | | | with one: 128 + tier, fire time (6 bytes), the record |
 //! | `moved` | id | `s`, name of the slot in which it is |
 //! | | | `p`, record: parked |
 //! | | | `t`, epoch (8), record: taken |
@@ -14,6 +14,9 @@
 //! | `key` | [`super::secret::KeyField`] | id |
 //! | | empty | [`LARGE`] |
 //! | `dest` | number | group, 0, app |
+//!
+//! A timer has no entry in `moved` if it is in a slot that its id implies and was neither attempted
+//! nor stopped.
 //!
 //! Integers are little endian, times are milliseconds, records are [`Record::encode`]'s, whose
 //! first byte is below 128. Whatever is read may be damaged: that is an error, which says of which
@@ -27,7 +30,7 @@ use mtimer_types::{DeadReason, Destination, Ended, Epoch, Time, TimerId};
 
 use super::keys::SlotKey;
 
-/// The first byte of a value that is not in a slot that its id implies, for tier 0.
+/// The first byte of a value in a slot whose timer has an entry in `moved`, for tier 0.
 const MOVED: u8 = 128;
 /// Bytes of a time.
 const TIME: usize = 6;
@@ -44,7 +47,7 @@ pub(crate) const LARGE: [u8; 1_025] = [b'-'; 1_025];
 /// Where the bytes of a timer are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Location {
-    /// In a slot, with an entry in `moved` unless it is in a slot that its id implies.
+    /// In a slot, with an entry in `moved` unless `is_implied`.
     Slot {
         /// Which.
         slot: SlotKey,

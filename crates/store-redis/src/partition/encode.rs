@@ -34,9 +34,9 @@ pub(crate) struct Draft {
     /// Fields of the owner record: field, value.
     facts: ByKey<(), 2>,
     /// Slots that enter an index: score, member.
-    entering: ByKey<IndexKey, 2>,
-    /// Members of listings: score, member.
-    index: ByKey<ListingKey, 2>,
+    indexed: ByKey<IndexKey, 2>,
+    /// Members that enter a listing: score, member.
+    listed: ByKey<ListingKey, 2>,
     /// Fields of hashes: field, value. In the order of [`HashKey`].
     fields: ByKey<HashKey, 2>,
     /// Entries in `moved` of timers that stay in their slot, by shard: id, value.
@@ -104,7 +104,7 @@ impl Draft {
 
     /// A slot enters an index.
     pub(crate) fn enter(&mut self, index: IndexKey, slot: SlotKey) {
-        self.entering.push(index, [slot.start.to_string().as_bytes(), slot.to_string().as_bytes()]);
+        self.indexed.push(index, [slot.start.to_string().as_bytes(), slot.to_string().as_bytes()]);
     }
 
     /// A slot leaves an index.
@@ -297,12 +297,12 @@ impl Owner {
     fn list(&mut self, draft: &mut Draft, row: &Row) {
         let Some(listing) = self.listing_of(row) else { return };
         if let ListingKey::ParkOf(number) = listing {
-            draft.index.push(ListingKey::Park, [b"0", number.to_string().as_bytes()]);
+            draft.listed.push(ListingKey::Park, [b"0", number.to_string().as_bytes()]);
         } else if listing == ListingKey::Taken {
             draft.note.taken.push(row.id());
         }
         self.position += 1;
-        draft.index.push(listing, [self.position.to_string().as_bytes(), &row.id().to_bytes()]);
+        draft.listed.push(listing, [self.position.to_string().as_bytes(), &row.id().to_bytes()]);
     }
 
     /// Takes a timer out of the listing of its place.
@@ -320,7 +320,7 @@ impl Owner {
         if draft.adds {
             writes.set_adds();
         }
-        if !draft.index.is_empty() {
+        if !draft.listed.is_empty() {
             draft.set_fact("o", self.position.to_string().as_bytes());
         }
         let claimed = claim.map_or(self.claimed, |until| until.max(self.claimed));
@@ -335,9 +335,9 @@ impl Owner {
         let new = draft.note.placements.new_slots().to_vec();
         new.into_iter().for_each(|slot| draft.enter(self.catalog.index(slot), slot));
         if !broken!(IndexBehindContents) {
-            writes.commands("ZADD", &mut draft.entering, |index| space.index(*index));
+            writes.commands("ZADD", &mut draft.indexed, |index| space.index(*index));
         }
-        writes.commands("ZADD", &mut draft.index, |listing| space.listing(*listing));
+        writes.commands("ZADD", &mut draft.listed, |listing| space.listing(*listing));
         writes.commands("HSET", &mut draft.entries_in_place, |shard| space.hash(HashKey::Moved(*shard)));
         if broken!(KeysBeforeRows) {
             let keys = draft.fields.groups().filter(|(hash, _)| **hash == HashKey::AppKeys);
@@ -352,7 +352,7 @@ impl Owner {
         }
         let (leaving, freeing) = self.finish_removals(&mut writes, &mut draft);
         if broken!(IndexBehindContents) {
-            writes.commands("ZADD", &mut draft.entering, |index| space.index(*index));
+            writes.commands("ZADD", &mut draft.indexed, |index| space.index(*index));
         }
         let note = Note { leaving, freeing, position: self.position, claimed, ..draft.note };
         Drafted { writes, note }

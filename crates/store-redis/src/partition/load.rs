@@ -134,6 +134,8 @@ impl Owner {
         for (slot, (count, stored)) in slots.iter().zip(&mut contents) {
             let is_leftover = |timer: &mut StoredTimer| {
                 let Some(entry) = doubtful.get(&(*slot, timer.id)) else { return false };
+                // A leftover: its entry does not name this slot, or its value needs an entry and
+                // has none.
                 found[*entry].as_ref().map_or(!timer.is_implied, |entry| encode_moved_to(*slot) != entry[..])
             };
             let before = leftovers.len();

@@ -49,7 +49,8 @@ pub struct LogStatus {
     pub at_risk_since: Option<SystemTime>,
 }
 
-/// The memory that the logs of all partitions of a store share.
+/// What the logs of all partitions of a store share: their memory, and their counters, gaps and
+/// incidents.
 #[derive(Debug)]
 pub(crate) struct LogBudget {
     limit: usize,
@@ -229,7 +230,8 @@ impl Log {
         }
     }
 
-    /// Whether nothing is known that is not safe. Always true while the log is off (limit 0).
+    /// Whether every write, and the acquisition, is safe. Always true while the log is off (limit
+    /// 0).
     pub(crate) fn is_empty(&self) -> bool {
         let records = self.records();
         records.queue.is_empty() && records.gap.is_none()

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use mtimer_store::decide::{At, Row, Table};
 use mtimer_store::record::{Record, RecordError};
 use mtimer_store::view::{Fact, Need, View};
-use mtimer_store::{Answer, LaneError};
+use mtimer_store::{Answer, LaneError, Retained};
 use mtimer_types::{Destination, Key, Time, Timer, TimerId};
 use redis::{Cmd, Pipeline};
 
@@ -24,8 +24,8 @@ use crate::keyspace::value::{
 };
 use crate::wire::Reply;
 
-/// Where the rows are that were read. Of a timer whose entry in `moved` leads to no row: the entry,
-/// so that it goes when a timer is filed under the id again.
+/// Where each timer is that was read, or whose place is known without reading. If its entry in
+/// `moved` leads to no row: the entry's place, so that the next write replaces or removes it.
 #[derive(Default)]
 pub(crate) struct Locations {
     known: HashMap<TimerId, Location>,
@@ -60,6 +60,16 @@ pub(crate) type FieldLookup = ByKey<HashKey, 1>;
 
 /// The place of a field in a [`FieldLookup`], and of its value in what was read.
 pub(crate) type FieldIndex = usize;
+
+/// Where the answer to a need comes from.
+enum NeedSource {
+    /// From these fields.
+    Fields(NeedFields),
+    /// The owner knows it.
+    Known(Fact),
+    /// From a listing: see [`Owner::read_retained`].
+    Listing { of: Retained, limit: usize },
+}
 
 /// Where the fields that answer a need are in a [`FieldLookup`].
 enum NeedFields {
@@ -100,7 +110,7 @@ impl Owner {
             reads.add_command(command);
         }
         let values = self.writer.read(&reads).await?.into_iter().flat_map(Reply::into_items);
-        lookup.order().zip(values).for_each(|(ticket, value)| found[ticket] = value.into_bytes());
+        lookup.order().zip(values).for_each(|(index, value)| found[index] = value.into_bytes());
         Ok(found)
     }
 
@@ -121,12 +131,12 @@ impl Owner {
             if view.knows(&need) {
                 continue;
             }
-            match need {
-                Need::Retained { of, limit } => view.learn(self.read_retained(of, limit, locations).await?),
-                need => match self.query(&mut lookup, need, now) {
-                    Ok(query) => queries.push(query),
-                    Err(fact) => view.learn(fact),
-                },
+            match self.query(&mut lookup, need, now) {
+                NeedSource::Fields(fields) => queries.push(fields),
+                NeedSource::Known(fact) => view.learn(fact),
+                NeedSource::Listing { of, limit } => {
+                    view.learn(self.read_retained(of, limit, locations).await?);
+                }
             }
         }
         let found = self.look_up(lookup).await?;
@@ -164,19 +174,19 @@ impl Owner {
                         Sought::In(slot) => indirect.elsewhere.push((id, slot)),
                     }
                 }
-                NeedFields::Key { dest, key, holder } => {
-                    match found[holder].as_ref().and_then(|id| decode_id(id)) {
+                NeedFields::Key { dest, key, holder: index } => {
+                    match found[index].as_ref().and_then(|id| decode_id(id)) {
                         Some(holder) => indirect.held.push((dest, key, holder)),
                         None => view.learn(Fact::Key(dest, key, None)),
                     }
                 }
                 NeedFields::Ended { id, buckets } => {
-                    let value = buckets.into_iter().find_map(|ticket| found[ticket].as_ref());
+                    let value = buckets.into_iter().find_map(|index| found[index].as_ref());
                     let how = value.and_then(|value| self.readable(decode_ended(id, value)));
                     view.learn(Fact::Ended(id, how));
                 }
                 NeedFields::Answered { request, buckets } => {
-                    let value = buckets.into_iter().find_map(|ticket| found[ticket].as_ref());
+                    let value = buckets.into_iter().find_map(|index| found[index].as_ref());
                     view.learn(Fact::Answered(request, value.and_then(|value| self.readable_answer(value))));
                 }
             }
@@ -184,8 +194,9 @@ impl Owner {
         indirect
     }
 
-    /// Tells the view which timers have the keys that name them. A key outlives its timer, or what
-    /// made it die, if an owner dies while its write is cut off half way: it is free.
+    /// Tells the view which timers have the keys that name them. If an owner died while its write
+    /// was cut off, a key may name a timer that has ended or that has another key. Such a key is
+    /// free.
     async fn find_holders(
         &mut self,
         held: Vec<(Destination, Key, TimerId)>,
@@ -252,8 +263,8 @@ impl Owner {
         self.catalog.knows_ids(slot).then(|| (row(), Location::Slot { slot, is_implied: true }))
     }
 
-    /// What to read for a need, or the fact if the owner knows it.
-    fn query(&mut self, lookup: &mut FieldLookup, need: Need, now: Time) -> Result<NeedFields, Fact> {
+    /// What to read for a need, or the fact if the owner knows it. Fields are added to `lookup`.
+    fn query(&mut self, lookup: &mut FieldLookup, need: Need, now: Time) -> NeedSource {
         match need {
             Need::Row(id) => {
                 let hash = self.secret.id(id);
@@ -264,30 +275,30 @@ impl Owner {
                 let candidates: Vec<_> =
                     candidates.map(|slot| (slot, lookup.push(HashKey::Slot(slot), [&field]))).collect();
                 if moved.is_none() && candidates.is_empty() {
-                    return Err(Fact::Row(id, None));
+                    return NeedSource::Known(Fact::Row(id, None));
                 }
-                Ok(NeedFields::Row { id, moved, candidates })
+                NeedSource::Fields(NeedFields::Row { id, moved, candidates })
             }
             Need::Key(dest, key) => {
                 if self.dests.number(&dest).is_none() {
-                    return Err(Fact::Key(dest, key, None));
+                    return NeedSource::Known(Fact::Key(dest, key, None));
                 }
                 let field = self.secret.key(&dest, &key);
                 if !self.keys.may_have(KeyedHash::of_key(&field)) {
-                    return Err(Fact::Key(dest, key, None));
+                    return NeedSource::Known(Fact::Key(dest, key, None));
                 }
                 let holder = lookup.push(HashKey::AppKeys, [&field]);
-                Ok(NeedFields::Key { dest, key, holder })
+                NeedSource::Fields(NeedFields::Key { dest, key, holder })
             }
             Need::Ended(id) => match self.outcome_of(lookup, &id.to_bytes(), now) {
-                buckets if buckets.is_empty() => Err(Fact::Ended(id, None)),
-                buckets => Ok(NeedFields::Ended { id, buckets }),
+                buckets if buckets.is_empty() => NeedSource::Known(Fact::Ended(id, None)),
+                buckets => NeedSource::Fields(NeedFields::Ended { id, buckets }),
             },
             Need::Answered(request) => match self.outcome_of(lookup, &value::request_field(request), now) {
-                buckets if buckets.is_empty() => Err(Fact::Answered(request, None)),
-                buckets => Ok(NeedFields::Answered { request, buckets }),
+                buckets if buckets.is_empty() => NeedSource::Known(Fact::Answered(request, None)),
+                buckets => NeedSource::Fields(NeedFields::Answered { request, buckets }),
             },
-            Need::Retained { of, limit } => Err(Fact::Retained { of, limit, count: 0, oldest: Vec::new() }),
+            Need::Retained { of, limit } => NeedSource::Listing { of, limit },
         }
     }
 
@@ -307,7 +318,7 @@ impl Owner {
         found: &[Option<Bytes>],
         leftovers: &mut Vec<(SlotKey, TimerId)>,
     ) -> Sought {
-        let entry = moved.and_then(|ticket| found[ticket].as_ref()).map(|value| {
+        let entry = moved.and_then(|index| found[index].as_ref()).map(|value| {
             let entry = decode_moved(id, value, |number| self.dests.name(number));
             self.readable(entry)
         });
@@ -317,8 +328,8 @@ impl Owner {
             Some(None) => return Sought::Damaged,
             None => Sought::Nothing,
         };
-        for (slot, ticket) in candidates {
-            let Some(value) = &found[*ticket] else { continue };
+        for (slot, index) in candidates {
+            let Some(value) = &found[*index] else { continue };
             let read = decode_pending(id, value, |number| self.dests.name(number));
             let Some((row, is_implied)) = self.readable(read) else { continue };
             match &sought {

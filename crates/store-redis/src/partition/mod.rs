@@ -17,7 +17,7 @@
 //! | `writes` | holds the commands of one write, as the script `apply` takes them |
 //! | `load` | reads slots into the wheel; splits dense ones before |
 //! | `listing` | finds single timers, lists, counts, releases |
-//! | `writer` | reads and writes exactly once, whatever happens on the way |
+//! | `writer` | writes exactly once, reads until what it read counts, whatever happens |
 //! | `identity`, `master` | who writes; the connection to where the partition is |
 //! | `log` | keeps the last writes, to be applied again to a store that has lost them |
 //! | `trim` | finds out which of them are safe |
@@ -25,6 +25,9 @@
 //! | `destinations` | numbers destinations, so that a record holds a number instead of two names |
 //! | `unreadable` | reports damaged records |
 //! | `incidents` | logs what happens to many partitions at once |
+//!
+//! `broken!` names a rule that the simulation breaks on purpose. In releases it is `false`: nothing
+//! is broken.
 
 pub(crate) mod acquire;
 mod blind;

@@ -54,7 +54,8 @@ enum TurnOutcome {
 
 /// What became of a write.
 enum WriteOutcome {
-    /// It was applied. The timers that were to leave a slot in which some of them were missing.
+    /// It was applied. `missed`: all timers that this write removed from slots in which at least
+    /// one was absent, or may have been; any of them may be the absent one.
     Applied { missed: HashSet<TimerId> },
     /// It was not applied.
     Refused(Refusal),
@@ -98,7 +99,8 @@ impl Owner {
         Ok(answers)
     }
 
-    /// Answers the first operations, one at least: all, unless they write too many bytes.
+    /// Executes the first operations: all, unless they write too many bytes. The number of answers
+    /// says how many.
     async fn turn(
         &mut self,
         ops: &[Op],
@@ -173,7 +175,7 @@ impl Owner {
         let drafted = self.finish(draft, claim);
         // A refusal is true whoever the owner is.
         let all_refused = !ops.is_empty() && decided.answers.iter().all(|a| matches!(a, Answer::Refused(_)));
-        let missed = match self.write(drafted, all_refused).await? {
+        let missed = match self.write(drafted, !all_refused).await? {
             WriteOutcome::Applied { missed } => missed,
             WriteOutcome::Refused(why) => {
                 self.position = position;
@@ -195,8 +197,9 @@ impl Owner {
 
     /// Reads what decisions need, and decides. Also where the rows are that change.
     ///
-    /// Whatever takes a timer away that a key names needs to know where it is, and seldom more: a
-    /// cancel by key, or a replacement.
+    /// First decides without the contents of timers that are found by their keys: a cancel or a
+    /// replacement needs only their places. If such a timer has to be written again it is read, and
+    /// everything is decided anew. A reschedule by key needs the contents from the start.
     async fn decide(&mut self, ops: &[Op], now: Time) -> Result<(Decided, Locations), LaneError> {
         let moves_by_key = |op: &Op| matches!(op, Op::Reschedule { target: Target::Key(..), .. });
         if !ops.iter().any(moves_by_key) {
@@ -235,15 +238,15 @@ impl Owner {
         }
     }
 
-    /// Writes, and updates the owner's state. If there is nothing to write the master confirms that
-    /// the partition is ours, unless `all_refused`: refusals are true whoever the owner is.
+    /// Writes, and updates the owner's state. `confirms`: the master has to confirm that the
+    /// partition is ours if there is nothing to write.
     async fn write(
         &mut self,
         Drafted { writes, note }: Drafted,
-        all_refused: bool,
+        confirms: bool,
     ) -> Result<WriteOutcome, LaneError> {
         if writes.is_empty() {
-            if !all_refused {
+            if confirms {
                 self.writer.read_as_owner(&redis::Pipeline::new()).await?;
             }
             return Ok(WriteOutcome::Applied { missed: HashSet::new() });
@@ -260,11 +263,12 @@ impl Owner {
         Ok(WriteOutcome::Applied { missed })
     }
 
-    /// Writes what adds nothing, which is never refused, and updates the owner's state. The master
-    /// confirms that the partition is ours if the claim is stored already.
+    /// Writes what is never refused for want of memory, and updates the owner's state: it stores
+    /// nothing for a client, but a split writes new hashes. If there is nothing to write, since the
+    /// claim is stored already, the master confirms that the partition is ours.
     pub(super) async fn write_anyway(&mut self, draft: Draft, claim: Option<Time>) -> Result<(), LaneError> {
         let drafted = self.finish(draft, claim);
-        match self.write(drafted, claim.is_none()).await? {
+        match self.write(drafted, claim.is_some()).await? {
             WriteOutcome::Applied { .. } => Ok(()),
             WriteOutcome::Refused(why) => {
                 Err(LaneError::Broken(format!("a write that frees was refused: {why}")))

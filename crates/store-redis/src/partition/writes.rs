@@ -66,7 +66,7 @@ impl<K, const N: usize> Default for ByKey<K, N> {
 }
 
 impl<K: Ord, const N: usize> ByKey<K, N> {
-    /// Adds arguments. Returns how many came before them: the place of these, see [`Self::order`].
+    /// Adds an entry: a key and its arguments. Returns the entry's number: how many came before it.
     pub(crate) fn push(&mut self, key: K, arguments: [&[u8]; N]) -> usize {
         self.entries.push((key, self.args.len()));
         self.args.extend(arguments);
@@ -89,7 +89,8 @@ impl<K: Ord, const N: usize> ByKey<K, N> {
         same.map(move |some| (&some[0].0, (0..some.len() * N).map(move |n| args.get(some[n / N].1 + n % N))))
     }
 
-    /// What [`Self::push`] returned, in the order of [`Self::groups`].
+    /// The numbers that [`Self::push`] returned, in the order of [`Self::groups`], which has to be
+    /// called first: it sorts.
     pub(crate) fn order(&self) -> impl Iterator<Item = usize> {
         self.entries.iter().map(|(_, first)| first / N)
     }

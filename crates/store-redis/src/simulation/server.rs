@@ -266,7 +266,7 @@ impl State {
         }
         self.deliver_late();
         (self.full, self.read_only) = (self.full.saturating_sub(1), self.read_only.saturating_sub(1));
-        if self.one_in == 0 || !self.random.one_in(self.one_in) {
+        if !self.random.one_in(self.one_in) {
             let answer = self.run(commands, usize::MAX, None);
             return if self.deliver_delayed() { self.lose() } else { Ok(answer) };
         }

@@ -25,7 +25,7 @@ pub(crate) struct ServerAccess {
 impl fmt::Debug for ServerAccess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { user, password: _, db, resp3, tls } = self;
-        let mut shown = f.debug_struct("Access");
+        let mut shown = f.debug_struct("ServerAccess");
         shown.field("user", user).field("db", db).field("resp3", resp3).field("tls", &tls.is_some());
         shown.finish_non_exhaustive()
     }

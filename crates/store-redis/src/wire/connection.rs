@@ -92,7 +92,7 @@ struct ConnectionState {
 impl fmt::Debug for RedisConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let over = self.shared.server().as_ref().err().cloned();
-        f.debug_struct("Connection").field("address", &self.shared.address).field("over", &over).finish()
+        f.debug_struct("RedisConnection").field("address", &self.shared.address).field("over", &over).finish()
     }
 }
 

@@ -57,7 +57,8 @@ impl ServerSettings {
         self.noted().retain(|address, _| servers.contains(address));
     }
 
-    /// Takes in what a server says in INFO. What it does not say stays as it was.
+    /// Takes in what a server says in INFO. What it does not say stays as it was. Logs when it
+    /// begins or ceases to evict keys.
     pub(crate) fn note(&self, address: &str, info: &InfoDict) {
         let mut all = self.noted();
         let noted = all.entry(address.to_owned()).or_default();
@@ -72,14 +73,14 @@ impl ServerSettings {
         noted.may_evict = policy != NO_EVICTION;
         let may_evict = noted.may_evict;
         drop(all);
-        if may_evict {
+        if may_evict && !before.may_evict {
             tracing::error!(
                 address,
                 policy,
                 "the server may evict keys, and timers would vanish: new timers are refused there until its \
                  maxmemory-policy is noeviction"
             );
-        } else if before.may_evict {
+        } else if before.may_evict && !may_evict {
             tracing::info!(address, "the server does not evict keys any more: new timers are accepted");
         }
     }

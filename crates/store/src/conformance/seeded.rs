@@ -39,9 +39,9 @@ impl SeededRandom {
         self.below(100) < percent
     }
 
-    /// True in one of `n` cases.
+    /// True in one of `n` cases; never if `n` is 0.
     pub fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
+        n > 0 && self.below(n) == 0
     }
 
     /// One of several.
@@ -82,5 +82,12 @@ mod tests {
             assert_eq!(mix(n), number);
         }
         assert_eq!(mix(0), 0);
+    }
+
+    #[test]
+    fn one_in_none_is_never() {
+        let mut random = SeededRandom::new(0);
+        assert!(!random.one_in(0) && random.one_in(1));
+        assert_eq!(random.below(0), 0);
     }
 }

@@ -6,9 +6,7 @@ use rustc_hash::FxHashMap;
 
 /// Values by key. A value may be written that was not read.
 ///
-/// The hash function has no secret: a view decides some hundred operations and is dropped, so names
-/// that are chosen to collide cost microseconds. With the standard library's a turn of keyed timers
-/// takes 10 % more (example `turns` of the Redis store).
+/// The hash function has no secret, so the order is the same in every run.
 #[derive(Debug)]
 pub(super) struct Cells<K, V> {
     cells: FxHashMap<K, Cell<V>>,

@@ -181,7 +181,7 @@ fn a_store_that_forgot_terms_is_asked_for_another() {
 }
 
 #[test]
-fn a_strangers_lease_is_looked_at_every_second_and_owners_go_on() {
+fn a_lease_that_names_no_leader_or_never_runs_out_is_looked_at_every_second() {
     for (address, term, remaining) in
         [("a string", 0, None), ("x:1", 0, Some(9_000)), ("no port", 3, Some(9_000)), ("a:1", 3, None)]
     {

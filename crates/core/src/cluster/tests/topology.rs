@@ -38,7 +38,7 @@ fn who_is_not_known_to_have_let_the_lease_run_out_is_waited_for_longer() {
         &|_| (),
         // It is another's lease that has run out.
         &|lab| held(lab, "c:1", Some(100)),
-        &|lab| held(lab, "a stranger", Some(100)),
+        &|lab| held(lab, "a string", Some(100)),
         // The store could not be asked meanwhile: nor could the leader renew.
         &|lab| {
             held(lab, "a:1", Some(100));
