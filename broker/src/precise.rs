@@ -2,10 +2,10 @@
 //! millisecond.
 //!
 //! Purpose: a timer of the kernel (`timerfd`) that the runtime polls beside its sockets, so that a
-//! worker that waits for either is woken at the instant. It replaced a thread that slept until the
-//! instant: in `bench lateness` the broker takes 16 µs a timer instead of 24 at 10,000/s, and p50 is
-//! 0.13 ms instead of 0.23. While all workers are busy it is polled as often as the runtime's
-//! `event_interval` says.
+//! worker that waits for either is woken at the instant. A thread that slept until then took more:
+//! in `bench lateness` at 10,000/s the broker now takes 14 µs a timer instead of 19, and p50 is
+//! 0.10 ms instead of 0.20 (docs/performance-notes.md). While all workers are busy it is polled as
+//! often as the runtime's `event_interval` says.
 //! Invariant: it is a help, not the truth. The runtime's own timer runs beside it: where there is
 //! no `timerfd` (on systems other than Linux), or time is paused in a test, of which it knows
 //! nothing, a wait ends all the same.
@@ -94,7 +94,7 @@ mod linux {
                 Err(error) => error,
             };
             if error.kind() != io::ErrorKind::WouldBlock {
-                // It cannot be read, or the runtime is shutting down: the runtime's timer has to do.
+                // It cannot be read, or the runtime shuts down: the runtime's timer has to do.
                 pending().await
             }
         }
