@@ -187,13 +187,14 @@ async fn serve(mut owner: Owner, mut ending: Ending) {
         never = trimming => match never {},
     };
     let Err(why) = ended else { return };
-    if matches!(why, LaneError::Fenced { .. }) {
-        owner.writer.report_unseen().await;
-    }
     if why != LaneError::Closed {
         tracing::debug!(partition = ending.partition.0, error = %why, "the lane has ended");
     }
     end(&ending.health, &why);
+    // Whoever watches the health knows by now: this may take a second.
+    if matches!(why, LaneError::Fenced { .. }) {
+        owner.writer.report_unseen().await;
+    }
 }
 
 /// Works until the lane ends; returns well when the handle is gone and everything is done.
