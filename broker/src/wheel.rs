@@ -25,12 +25,9 @@ use tokio_util::time::{DelayQueue, delay_queue::Key};
 use crate::clock::BrokerClock;
 use crate::precise::Precise;
 
-/// How long before the first of its [`TOGETHER_MS`] an alarm leaves the queue: the queue's rounding
-/// (1 ms), the runtime's (1 ms), and a margin.
+/// How long before it is due an alarm leaves the queue: the queue's rounding (1 ms), the runtime's
+/// (1 ms), and a margin.
 const SOON: Duration = Duration::from_millis(3);
-/// Alarms leave the queue at multiples of this, ms: the queue wakes the engine once for those of 16
-/// ms, and not for each.
-const TOGETHER_MS: u64 = 16;
 /// Longest stay in the queue before its deadline is derived again.
 const LONGEST: Duration = Duration::from_secs(86_400);
 
@@ -66,12 +63,12 @@ impl Wheel {
     }
 
     fn file(&mut self, time: Time) {
-        let first = self.clock.instant_of(time - time.as_ms() % TOGETHER_MS);
+        let due = self.clock.instant_of(time);
         let now = Instant::now();
-        if first.saturating_duration_since(now) <= SOON {
+        if due.saturating_duration_since(now) <= SOON {
             self.near.insert(time);
         } else {
-            let key = self.queue.insert_at(time, (first - SOON).min(now + LONGEST));
+            let key = self.queue.insert_at(time, (due - SOON).min(now + LONGEST));
             self.far.insert(time, key);
         }
     }

@@ -16,7 +16,7 @@ use crate::tls_files::RedisTls;
 use crate::wire::{Seeds, ServerAccess, split};
 
 /// Partitions of a new cluster when nobody says otherwise.
-pub const DEFAULT_PARTITIONS: u16 = 64;
+pub const DEFAULT_PARTITIONS: u16 = 32;
 
 /// The port of a Sentinel whose address does not say another.
 const SENTINEL_PORT: u16 = 26_379;
