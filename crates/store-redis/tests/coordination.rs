@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mtimer_store::{Campaigned, Candidate, Coordination, Lease, Store, StoreError, StoreFuture};
-use mtimer_store_redis::RedisOptions;
 use mtimer_store_redis::test_support::{Server, TestCluster};
+use mtimer_store_redis::{DEFAULT_PARTITIONS, RedisOptions};
 use mtimer_types::{PartitionId, Term};
 use support::owner::connect;
 
@@ -127,7 +127,7 @@ async fn a_server_that_was_stopped_is_found_again() {
     assert!(away(store.resign(old.clone()).await));
     assert!(away(store.publish(old.clone(), Bytes::new()).await));
     assert!(matches!(store.campaign(candidate(ADDRESS)).await, Err(StoreError::Unavailable(_))));
-    assert_eq!(store.unreachable().await.unwrap().len(), 64);
+    assert_eq!(store.unreachable().await.unwrap().len(), usize::from(DEFAULT_PARTITIONS));
     server.restart();
     assert!(!sure(|| store.renew(old.clone(), LONG)).await, "this server keeps nothing");
     assert!(win(&store).await.term > old.term, "and yet terms rise");
@@ -148,7 +148,7 @@ async fn a_server_that_hangs_holds_nobody_up() {
         assert!(matches!(&renewed, Err(StoreError::Unavailable(w)) if w.contains("answer")), "{renewed:?}");
         // Also when the connection has to be made again.
         while !matches!(store.campaign(candidate(ADDRESS)).await, Err(StoreError::Unavailable(_))) {}
-        assert_eq!(store.unreachable().await.unwrap().len(), 64);
+        assert_eq!(store.unreachable().await.unwrap().len(), usize::from(DEFAULT_PARTITIONS));
     };
     let came_back = tokio::time::timeout(Duration::from_secs(120), calls).await;
     server.thaw();
