@@ -16,7 +16,7 @@ use mtimer_protocol::{
 use mtimer_store::MemoryStore;
 use mtimer_types::{Epoch, HandlerOutcome, Key, KeyPolicy, Target, Time, Timer};
 use support::http::{address, get, get_with, on_loopback};
-use support::tokens::{entry, token, tokens_of, with_token, write_tokens};
+use support::tokens::{entry, replace_file, token, tokens_of, with_token, write_tokens};
 use support::{
     Client, broker_on, count, dest, frame, heartbeat, hello, options, schedule, timer, until_async,
 };
@@ -202,9 +202,9 @@ async fn a_file_that_cannot_be_read_again_shows_in_metrics() {
     };
     let good = std::fs::read_to_string(&path).unwrap();
     wait_stale(0).await;
-    std::fs::write(&path, "nonsense").unwrap();
+    replace_file(&path, "nonsense");
     wait_stale(1).await;
-    std::fs::write(&path, good).unwrap();
+    replace_file(&path, &good);
     wait_stale(0).await;
 }
 

@@ -29,8 +29,13 @@ pub(crate) fn entry(n: u8, grants: &str) -> TokenEntry {
 /// Replaces a file of tokens in one step, as a broker that reads it again needs it.
 pub(crate) fn write_tokens(path: &Path, entries: impl IntoIterator<Item = TokenEntry>) {
     let tokens = Tokens::new(entries.into_iter().collect()).unwrap();
+    replace_file(path, &tokens.to_toml());
+}
+
+/// Replaces a file of tokens in one piece: one that is read half-written, and empty, has no tokens.
+pub(crate) fn replace_file(path: &Path, text: &str) {
     let new = path.with_extension("new");
-    fs::write(&new, tokens.to_toml()).unwrap();
+    fs::write(&new, text).unwrap();
     fs::set_permissions(&new, PermissionsExt::from_mode(0o600)).unwrap();
     fs::rename(new, path).unwrap();
 }
