@@ -13,7 +13,7 @@ use mtimer_protocol::{
 };
 use mtimer_store::MemoryStore;
 use mtimer_types::{HandlerOutcome, Key, Target};
-use support::tokens::{entry, guarded, token, with_token, write_tokens};
+use support::tokens::{entry, guarded, replace_file, token, with_token, write_tokens};
 use support::{Client, TIMEOUT, count, dest, hello, options, schedule, timer};
 use tokio::time::timeout;
 
@@ -130,7 +130,7 @@ async fn a_revoked_token_ends_its_sessions_and_no_others() {
     let broker = guarded(&path).await;
     let (mut stays, mut goes) = (with_token(&broker, 1).await, with_token(&broker, 2).await);
     // A file that is not valid changes nothing.
-    std::fs::write(&path, "nonsense").unwrap();
+    replace_file(&path, "nonsense");
     broker.reload();
     goes.schedule(&timer("a", 60_000, b"")).await;
     write(&path, &["schedule,register,read:*"]);

@@ -104,7 +104,7 @@ pub(crate) fn timer(app: &str, ahead: u64, payload: &[u8]) -> Timer {
     timer_in(PartitionId((n % 2) as u16), n, app, ahead, payload)
 }
 
-fn timer_in(partition: PartitionId, n: u64, app: &str, ahead: u64, payload: &[u8]) -> Timer {
+pub(crate) fn timer_in(partition: PartitionId, n: u64, app: &str, ahead: u64, payload: &[u8]) -> Timer {
     let now = now();
     let due = now + ahead;
     Timer {
@@ -325,9 +325,13 @@ where
 
 /// Schedules a timer on one connection, takes it on another, settles it: the broker is well.
 pub(crate) async fn works(broker: &Broker, app: &str) {
+    works_with(broker, app, timer(app, 20, b"well")).await;
+}
+
+/// The same with this timer, of which the payload is `well`.
+pub(crate) async fn works_with(broker: &Broker, app: &str, timer: Timer) {
     let mut client = Client::welcomed(broker).await;
     client.register(1, app, 10).await;
-    let timer = timer(app, 20, b"well");
     client.schedule(&timer).await;
     let (delivery, at) = client.deliveries(1).await.remove(0);
     assert_eq!((delivery.id, &delivery.payload[..]), (timer.id, &b"well"[..]));

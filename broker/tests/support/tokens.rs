@@ -26,13 +26,14 @@ pub(crate) fn entry(n: u8, grants: &str) -> TokenEntry {
     }
 }
 
-/// Replaces a file of tokens in one step, as a broker that reads it again needs it.
+/// Writes a file of tokens with [`replace_file`].
 pub(crate) fn write_tokens(path: &Path, entries: impl IntoIterator<Item = TokenEntry>) {
     let tokens = Tokens::new(entries.into_iter().collect()).unwrap();
     replace_file(path, &tokens.to_toml());
 }
 
-/// Replaces a file of tokens in one piece: one that is read half-written, and empty, has no tokens.
+/// Replaces a file of tokens in one step. A broker may read it at any moment, and a file that is
+/// empty while it is being written has no tokens.
 pub(crate) fn replace_file(path: &Path, text: &str) {
     let new = path.with_extension("new");
     fs::write(&new, text).unwrap();

@@ -102,7 +102,7 @@ pub(crate) trait Args: IntoIterator<Item: AsRef<[u8]>, IntoIter: ExactSizeIterat
 impl<I: IntoIterator<Item: AsRef<[u8]>, IntoIter: ExactSizeIterator>> Args for I {}
 
 /// Arguments of one Redis command at most: Lua's stack takes some thousands.
-const MAX_ARGUMENTS: usize = 1_000;
+pub(super) const MAX_ARGUMENTS: usize = 1_000;
 
 impl Writes {
     /// Adds a Redis command for a key, if it has arguments. With more than 1,000 of them it is
@@ -140,8 +140,8 @@ impl Writes {
         self.take_out_by("ZTAKEOUT", set, index, member, ids)
     }
 
-    /// Deletes fields of a hash that have these values: field, value, ... The number of the last
-    /// command, by which the script's answer names it.
+    /// Deletes fields of a hash that have these values: field, value, ... The number of the command,
+    /// by which the script's answer names it. At most 1,000 arguments.
     pub(crate) fn free<I: Args>(&mut self, hash: &str, pairs: I) -> usize {
         self.command("FREE", hash, 2, pairs);
         self.commands
