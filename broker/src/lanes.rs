@@ -4,8 +4,9 @@
 //! Purpose: for every partition that is owned its lane, the calls that are not answered, and its
 //! health; the acquisitions under way. All of it is polled by the engine's task, so that an answer
 //! takes no detour.
-//! Invariant: the answers of one ownership are given out strictly in the order of its calls. How
-//! many are under way is the engine's bound.
+//! Invariant: the answers of one ownership are given out strictly in the order of its calls, and
+//! before its end: what the store has answered is never taken for unanswered. How many are under
+//! way is the engine's bound.
 //! Not in here: what is called and why.
 
 mod acquisitions;
@@ -51,6 +52,8 @@ struct Ownership {
     first: u64,
     /// Unanswered calls, and answers that wait for an earlier one.
     calls: VecDeque<Option<CallAnswer>>,
+    /// Why the lane has ended. It is told behind the answers to `calls`.
+    ended: Option<LaneError>,
 }
 
 /// A call that is answered: what kind it was, and how long it took.
@@ -99,7 +102,8 @@ impl Lanes {
         let mut receiver = lane.health();
         let health = receiver.borrow_and_update().clone();
         self.watch(partition, epoch, receiver);
-        self.owned.insert(partition, Ownership { lane, epoch, first: 0, calls: VecDeque::new() });
+        self.owned
+            .insert(partition, Ownership { lane, epoch, first: 0, calls: VecDeque::new(), ended: None });
         let mut inputs = vec![Input::Acquired { partition, epoch, prior_claim, in_flight }];
         if health != Health::Up {
             self.note_health(partition, &health);
@@ -162,16 +166,22 @@ impl Lanes {
         }
     }
 
-    /// The next answer in order, as the engine's input.
+    /// The next answer in order, or the end of a lane whose calls are all answered, as the engine's
+    /// input.
     pub(crate) fn next_answer(&mut self) -> Option<Input> {
         loop {
             let partition = *self.answered.front()?;
-            if let Some(ownership) = self.owned.get_mut(&partition)
-                && let Some(answer) = ownership.calls.front_mut().and_then(Option::take)
-            {
-                ownership.calls.pop_front();
-                ownership.first += 1;
-                return Some(Input::Answered { partition, epoch: ownership.epoch, answer });
+            if let Some(ownership) = self.owned.get_mut(&partition) {
+                if let Some(answer) = ownership.calls.front_mut().and_then(Option::take) {
+                    ownership.calls.pop_front();
+                    ownership.first += 1;
+                    return Some(Input::Answered { partition, epoch: ownership.epoch, answer });
+                }
+                if let Some(error) = ownership.ended.take_if(|_| ownership.calls.is_empty()) {
+                    let health = Health::Ended(error);
+                    self.note_health(partition, &health);
+                    return Some(Input::Health { partition, health });
+                }
             }
             self.answered.pop_front();
         }
@@ -261,6 +271,11 @@ impl Lanes {
             // Its task is gone without a word: a panic.
             None => Health::Ended(LaneError::Closed),
         };
+        let unanswered = self.owned.get_mut(&partition).filter(|o| !o.calls.is_empty());
+        if let (Health::Ended(error), Some(ownership)) = (&health, unanswered) {
+            ownership.ended = Some(error.clone());
+            return None;
+        }
         self.note_health(partition, &health);
         Some(LaneEvent::Health(partition, health))
     }

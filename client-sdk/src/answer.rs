@@ -83,7 +83,8 @@ pub struct Info {
 pub struct Stats {
     /// Handshakes done, with any broker; each reconnect counts.
     pub connections: u64,
-    /// Requests repeated over another connection than the one that was lost, in operations.
+    /// Requests sent again that may have been done: the connection was lost, or the broker could
+    /// not say. In operations.
     pub repeated: u64,
     /// Operations sent again because a broker could not do them yet, or sent elsewhere because it
     /// does not own them.

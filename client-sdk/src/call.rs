@@ -35,9 +35,9 @@ pub(crate) struct Waiter {
     deadline: Instant,
     /// Since when it may have been done.
     pub(crate) first: Option<First>,
-    /// It was sent and the connection lost before an answer came.
+    /// It was sent, and no answer said whether it was done.
     lost: bool,
-    /// The next sending repeats one over a lost connection.
+    /// The next sending repeats one that may have been done.
     pub(crate) repeats: bool,
     /// It waits because its partition is, or was, another broker's.
     pub(crate) astray: bool,
@@ -137,7 +137,8 @@ impl Waiter {
         self.answer(Err(error));
     }
 
-    /// It was sent, and the connection is gone.
+    /// It was sent, and nobody knows whether it was done: the connection is gone, or the broker
+    /// says so.
     pub(crate) fn lost(&mut self) {
         (self.lost, self.repeats) = (true, true);
     }
@@ -175,7 +176,7 @@ impl PendingOp {
         let error = match code {
             // As with a lost connection: a repeat finds out, as long as it comes in time.
             ErrorCode::Unknown => {
-                waiter.lost = true;
+                waiter.lost();
                 RequestError::Unknown { reason: message }
             }
             ErrorCode::NotReplicated => {

@@ -80,7 +80,7 @@ fn name_of(event: &Event) -> Option<&'static str> {
             Said::Stored { .. } | Said::Done => 0,
             Said::TooLate => 1,
             Said::Unknown => 2,
-            Said::NotFound | Said::Refused => 3,
+            Said::NotFound | Said::KeyTaken | Said::Refused => 3,
         };
         Some(names[at])
     }

@@ -25,6 +25,8 @@ pub enum Said {
     TooLate,
     /// Cancel, reschedule: nothing of that name.
     NotFound,
+    /// Replay: another timer has the key, so nothing was done.
+    KeyTaken,
     /// Certainly not done.
     Refused,
     /// It may or may not have been done.

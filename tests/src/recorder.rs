@@ -123,7 +123,7 @@ impl Recorder {
         let said = match result {
             Ok(Replayed::Replayed) => Said::Done,
             Ok(Replayed::NotFound) => Said::NotFound,
-            Ok(Replayed::KeyTaken(_)) => Said::Refused,
+            Ok(Replayed::KeyTaken(_)) => Said::KeyTaken,
             Err(error) => failed(error),
         };
         self.add(serial, Event::Replay { asked, answered: host_ms(), said });

@@ -187,6 +187,29 @@ async fn an_ended_lane_says_so_in_place_of_an_answer() {
 }
 
 #[tokio::test]
+async fn the_end_of_a_lane_is_told_behind_the_answers_to_its_calls() {
+    let mut lanes = lanes();
+    let (lane, _) = Fake::begin(&mut lanes, 1);
+    (0..2).for_each(|_| lanes.call(P, Call::Census));
+    lane.health.send_replace(Health::Ended(LaneError::Closed));
+    assert!(lanes.next().now_or_never().is_none(), "no call is answered yet");
+    (0..2).for_each(|n| lane.answer(0, n));
+    while lanes.next().now_or_never().is_some() {}
+    let told: Vec<Input> = std::iter::from_fn(|| lanes.next_answer()).collect();
+    assert!(
+        matches!(
+            told[..],
+            [
+                Input::Answered { answer: CallAnswer::Census(_), .. },
+                Input::Answered { answer: CallAnswer::Census(_), .. },
+                Input::Health { partition: P, health: Health::Ended(LaneError::Closed) },
+            ]
+        ),
+        "{told:?}"
+    );
+}
+
+#[tokio::test]
 async fn health_is_told_as_it_changes() {
     let mut lanes = lanes();
     let (lane, _) = Fake::begin(&mut lanes, 1);

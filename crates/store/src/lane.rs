@@ -198,7 +198,8 @@ pub enum Health {
     Up,
     /// Trying again; why.
     Down(String),
-    /// The lane has ended for good; why.
+    /// The lane has ended for good; why. Answers to earlier calls may still be unread; a call
+    /// without an answer fails soon.
     Ended(LaneError),
 }
 

@@ -70,7 +70,14 @@ impl Engine {
     /// Why an outcome is refused whose partition has gone: in a cluster another owner can still
     /// take it.
     pub(super) fn settled_elsewhere(&self) -> SettleRefusal {
-        if self.topology.is_some() { SettleRefusal::Moved } else { SettleRefusal::Late }
+        if self.is_in_cluster() { SettleRefusal::Moved } else { SettleRefusal::Late }
+    }
+
+    /// Whether there may be other brokers. Clients may know the topology before this broker has
+    /// heard of it: one that has just started may be asked about partitions that it is about to
+    /// own.
+    pub(super) fn is_in_cluster(&self) -> bool {
+        self.options.address.is_some()
     }
 
     /// Begins to give a partition up for another broker.

@@ -30,7 +30,7 @@ impl Engine {
         let Settlement { id, epoch, attempt, outcome } = s;
         let client = self.roster.client(session).unwrap_or(0);
         let gone = self.partition(id.partition()).is_none_or(|p| p.is_releasing());
-        if gone && self.topology.is_some() {
+        if gone && self.is_in_cluster() {
             return self.report(Some(report), id, Some(SettleRefusal::Moved));
         }
         let flight = self.partition(id.partition()).and_then(|p| {

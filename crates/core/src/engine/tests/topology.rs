@@ -54,3 +54,22 @@ fn in_a_cluster_an_owner_takes_outcomes_itself() {
     rig.run(DEFER_MS);
     assert_eq!((rig.refusals(), rig.place(d.id)), (vec![], None));
 }
+
+/// The answer of a broker that has heard of no topology to an outcome of a partition that it does
+/// not own.
+fn refusal_without_a_topology(address: Option<String>) -> Vec<SettleRefusal> {
+    let mut rig = Rig::new(EngineOptions { address, ..EngineOptions::default() });
+    rig.join(1, "a", 10);
+    let id = TimerId::new(Time::from_ms(START), Time::ZERO, PartitionId(1), 1);
+    let outcome = HandlerOutcome::Ok;
+    rig.session(1, SessionEvent::Settle(vec![Settlement { id, epoch: Epoch(1), attempt: 1, outcome }]));
+    rig.turn();
+    rig.refusals()
+}
+
+#[test]
+fn a_member_that_has_not_heard_of_the_topology_has_outcomes_offered_again() {
+    let member = refusal_without_a_topology(Some("own:1".into()));
+    assert_eq!(member, [SettleRefusal::Moved], "the client has heard that the partition will be its own");
+    assert_eq!(refusal_without_a_topology(None), [SettleRefusal::Late], "there is no other owner");
+}
