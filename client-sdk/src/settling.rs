@@ -77,7 +77,9 @@ impl SessionOutcomes {
         self.queue.len() + self.open.iter().map(|(size, n)| size * n).sum::<usize>()
     }
 
-    /// A frame of `size` outcomes was answered. Returns it if it is certain which one.
+    /// A frame of `size` outcomes was answered. Returns it if it is certain which one: the latest
+    /// with the outcome that was refused. An earlier one, with the outcome of an earlier attempt,
+    /// has been answered: without that there was no later attempt.
     fn answered(
         &mut self,
         size: usize,
@@ -88,7 +90,7 @@ impl SessionOutcomes {
         let left = *open;
         let has =
             |frame: &Vec<OutgoingOutcome>, id| frame.iter().any(|outgoing| outgoing.settlement.id == id);
-        let at = refused.and_then(|id| self.sent.iter().position(|f| f.len() == size && has(f, id)));
+        let at = refused.and_then(|id| self.sent.iter().rposition(|f| f.len() == size && has(f, id)));
         let frame = at.and_then(|at| self.sent.remove(at)).unwrap_or_default();
         let mut doubtful = self.sent.iter().filter(|f| f.len() == size).count() - left.min(self.sent.len());
         if left == 0 {

@@ -153,6 +153,24 @@ fn confirmations_out_of_order_lose_nothing_that_may_still_be_open() {
 }
 
 #[test]
+fn what_moved_is_the_latest_outcome_of_its_timer() {
+    let mut world = World::new(&[Some("a"), Some("b")]);
+    world.push(1, 0, 1, false);
+    assert_eq!(world.sent(1), [1]);
+    // Another frame as large is under way, so it stays open which of the two this confirms.
+    world.push(1, 0, 2, true);
+    assert_eq!(world.sent(1), [2]);
+    assert_eq!(world.settled(1, 1, &[]), Ok(0));
+    // The second attempt.
+    world.push(1, 0, 1, true);
+    assert_eq!(world.sent(1), [1]);
+    world.routes.observe(topology(2, [1, 1]));
+    assert_eq!(world.settled(1, 0, &[(id(0, 1), SettleRefusal::Moved)]), Ok(0));
+    let again = world.settling.next(2).unwrap();
+    assert_eq!((again.len(), &again[0].outcome), (1, &HandlerOutcome::Ok));
+}
+
+#[test]
 fn what_moved_goes_to_the_owner_with_delays_and_is_given_up_in_the_end() {
     let mut world = World::new(&[Some("a"), Some("b")]);
     world.push(1, 0, 1, false);
