@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::arbitrary::{DAY, HOUR, PARTITION, SECOND, arbitrary_timer, makes_dead_letter, target};
-use super::server::Simulated;
+use super::server::{Simulated, faults_by_kind};
 use crate::keyspace::secret::Secret;
 use crate::partition::acquire::{Shared, acquire};
 use crate::partition::handed::HandedOver;
@@ -343,20 +344,26 @@ pub(super) fn from_env(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name} is {text:?}: give a number")))
 }
 
-/// Runs seeds until one fails; which, and why.
-pub(super) fn find(test: impl Fn(u64) -> Check, seeds: u64) -> Option<(u64, String)> {
+/// The seeds that a test runs.
+fn seeds(unless_said: u64) -> Range<u64> {
     let (first, seeds) = match from_env("MTIMER_SIM_SEED") {
         Some(seed) => (seed, 1),
-        None => (1, from_env("MTIMER_SIM_SEEDS").unwrap_or(seeds)),
+        None => (1, from_env("MTIMER_SIM_SEEDS").unwrap_or(unless_said)),
     };
-    (first..first + seeds).find_map(|seed| test(seed).err().map(|why| (seed, why)))
+    first..first + seeds
 }
 
-/// Fails with the first seed that does, and says how to repeat it.
+/// Fails with the first seed that does, and says how to repeat it. Prints which faults there were.
 pub(super) fn pass(name: &str, test: impl Fn(u64) -> Check) {
-    if let Some((seed, why)) = find(test, SEEDS) {
-        panic!("{why}\n\nMTIMER_SIM_SEED={seed} cargo nextest run -p mtimer-store-redis {name} repeats it");
+    let seeds = seeds(SEEDS);
+    for seed in seeds.clone() {
+        if let Err(why) = test(seed) {
+            panic!(
+                "{why}\n\nMTIMER_SIM_SEED={seed} cargo nextest run -p mtimer-store-redis {name} repeats it"
+            );
+        }
     }
+    println!("{name}: seeds {seeds:?}; faults: {}", faults_by_kind());
 }
 
 #[test]

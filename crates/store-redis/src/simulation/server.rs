@@ -3,6 +3,8 @@
 //! Everything that goes wrong comes from one seed. A frame of a lost connection may arrive later,
 //! behind other writes: but not at a server that has lost writes, which is another process.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,6 +37,32 @@ const CUT_OFF: &str =
 const FULL: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 const READ_ONLY: &str =
     "MISCONF Redis is configured to save RDB snapshots, but it's unable to persist to disk.";
+
+/// What can go wrong with a call, by the number that is drawn.
+const FAULTS: [&str; 12] = [
+    "call arrives late or never",
+    "call lost",
+    "answer lost, call arrives again",
+    "pipeline cut",
+    "script cut off and answer lost",
+    "script cut off",
+    "script cut off",
+    "store full",
+    "store read-only",
+    "error to all commands",
+    "scripts flushed",
+    "writes lost at a failover",
+];
+
+thread_local! {
+    static COUNTS: RefCell<BTreeMap<&'static str, u64>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+/// How often each fault has happened in this thread.
+pub(super) fn faults_by_kind() -> String {
+    let of = |(kind, count): (&&str, &u64)| format!("{kind} {count}");
+    COUNTS.with_borrow(|counts| counts.iter().map(of).collect::<Vec<_>>().join(", "))
+}
 
 /// What went wrong so far.
 #[derive(Clone, Copy, Default, Debug)]
@@ -271,7 +299,9 @@ impl State {
             return if self.deliver_delayed() { self.lose() } else { Ok(answer) };
         }
         let tear = self.random.below(12) as usize;
-        match self.random.below(12) {
+        let fault = self.random.below(FAULTS.len() as u64);
+        COUNTS.with_borrow_mut(|counts| *counts.entry(FAULTS[fault as usize]).or_default() += 1);
+        match fault {
             0 => {
                 self.late.push(commands.clone());
                 self.lose()
