@@ -58,6 +58,10 @@ thread_local! {
     static COUNTS: RefCell<BTreeMap<&'static str, u64>> = const { RefCell::new(BTreeMap::new()) };
 }
 
+fn count_fault(kind: &'static str) {
+    COUNTS.with_borrow_mut(|counts| *counts.entry(kind).or_default() += 1);
+}
+
 /// How often each fault has happened in this thread.
 pub(super) fn faults_by_kind() -> String {
     let of = |(kind, count): (&&str, &u64)| format!("{kind} {count}");
@@ -281,6 +285,7 @@ impl State {
             && is_write(commands)
         {
             self.last_steps = None;
+            count_fault("owner dies within a script");
             self.run(commands, usize::MAX, Some(steps));
             self.is_dead = true;
             return self.lose();
@@ -300,7 +305,7 @@ impl State {
         }
         let tear = self.random.below(12) as usize;
         let fault = self.random.below(FAULTS.len() as u64);
-        COUNTS.with_borrow_mut(|counts| *counts.entry(FAULTS[fault as usize]).or_default() += 1);
+        count_fault(FAULTS[fault as usize]);
         match fault {
             0 => {
                 self.late.push(commands.clone());
