@@ -191,8 +191,7 @@ async fn serve(mut owner: Owner, mut ending: Ending) {
         tracing::debug!(partition = ending.partition.0, error = %why, "the lane has ended");
     }
     end(&ending.health, &why);
-    // Calls that wait fail now: what follows may take a second.
-    drop(ending);
+    // Whoever watches the health knows by now: this may take a second.
     if matches!(why, LaneError::Fenced { .. }) {
         owner.writer.report_unseen().await;
     }

@@ -2,9 +2,12 @@
 //!
 //! | the partition's master has | a record is safe when |
 //! |---|---|
-//! | replicas | all that the topology names have it; one that is disconnected counts until the topology drops it |
+//! | replicas | all that the topology names have it, and all that are connected; one that is disconnected counts until the topology drops it |
 //! | an append-only file, no replicas | the server has answered something 5 s after it was applied |
 //! | neither | it is stored: nothing is kept for a restart |
+//!
+//! A replica that is connected and still gets its data counts, though nobody else may know of it
+//! yet: it can be promoted with the data alone, before it gets what was written since.
 //!
 //! Whatever the rule: only what the master has stored right now is safe, so what a failover has
 //! lost stays in the log until it is applied again. The owner is told of such a loss at once.
@@ -17,6 +20,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use mtimer_store::LaneError;
@@ -50,6 +54,8 @@ pub(crate) struct Trimmer {
     shared: Trimming,
     identity: WriterIdentity,
     log: Arc<Log>,
+    /// Replicas that were connected when the master was last asked.
+    connected: AtomicU32,
 }
 
 /// What the master of a partition has.
@@ -64,7 +70,7 @@ struct MasterState {
 
 impl Trimmer {
     pub(crate) const fn new(shared: Trimming, identity: WriterIdentity, log: Arc<Log>) -> Self {
-        Self { shared, identity, log }
+        Self { shared, identity, log, connected: AtomicU32::new(0) }
     }
 
     /// Trims the log for as long as it is polled.
@@ -156,24 +162,29 @@ impl Trimmer {
     async fn stored(&self) -> Result<Option<MasterState>, LaneError> {
         // After a redirection nobody has looked yet which replicas the new master has: nothing
         // counts as safe.
-        let Some(replicas) = self.replicas() else {
+        let Some(listed) = self.replicas() else {
             self.refresh_topology().await;
             return Ok(None);
         };
-        let confirmed = match self.confirmed(replicas).await {
+        let waited_for = listed.max(self.connected.load(Ordering::Relaxed));
+        let confirmed = match self.confirmed(waited_for).await {
             Ok(confirmed) => confirmed,
             Err(Lost(why)) => {
                 tracing::debug!(partition = self.identity.partition.0, why, "replicas confirm nothing");
+                // Those of the next master may be fewer.
+                self.connected.store(0, Ordering::Relaxed);
                 self.refresh_topology().await;
                 return Ok(None);
             }
         };
         let seq = self.identity.stored_seq(confirmed.read.items())?;
-        if confirmed.connected > replicas {
+        self.connected.store(confirmed.connected, Ordering::Relaxed);
+        if confirmed.connected > listed {
             self.refresh_topology().await;
         }
-        // A replica has come since anybody looked: it counts from the next round on.
-        let is_current = self.replicas() == Some(replicas);
+        let replicas = listed.max(confirmed.connected);
+        // The topology has changed meanwhile: what it says counts from the next round on.
+        let is_current = self.replicas() == Some(listed);
         let is_replicated = is_current && confirmed.replicas >= replicas;
         Ok(Some(MasterState { seq, replicas, is_replicated }))
     }
@@ -198,5 +209,77 @@ impl Trimmer {
         let (at, read) = (self.identity.hash_slot, self.identity.read());
         let confirmed = self.shared.replicas.confirm(at, replicas, read).await?;
         confirmed.read.refusal().map_or(Ok(confirmed), |error| Err(Lost(error)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use futures_util::future::BoxFuture;
+    use mtimer_types::{Epoch, Nonce, PartitionId};
+    use redis::{Cmd, Value};
+
+    use super::*;
+    use crate::partition::log::{LogBudget, LogRecord};
+    use crate::wire::RedisNode;
+
+    /// A master without a replica as far as the topology tells.
+    struct Unlisted {
+        connected: u32,
+        have_it: u32,
+    }
+
+    impl Replicas for Unlisted {
+        fn confirm(&self, _: u16, _: u32, _: Cmd) -> BoxFuture<'static, Result<Confirmed, Lost>> {
+            let read = ["7", "1", "2"].map(|number| Value::BulkString(number.into()));
+            let (replicas, connected) = (self.have_it, self.connected);
+            async move { Ok(Confirmed { read: Value::Array(read.into()), replicas, connected }) }.boxed()
+        }
+    }
+
+    impl Network for Unlisted {
+        fn master(&self, _: u16) -> BoxFuture<'_, Result<Arc<dyn RedisNode>, Lost>> {
+            unreachable!()
+        }
+        fn at(&self, _: &str) -> BoxFuture<'_, Result<Arc<dyn RedisNode>, Lost>> {
+            unreachable!()
+        }
+        fn moved(&self, _: u16, _: &str) {}
+        fn rediscover<'a>(&'a self, _: Option<&'a str>) -> BoxFuture<'a, Result<(), Lost>> {
+            async { Ok(()) }.boxed()
+        }
+        fn replicas(&self, _: u16) -> Option<u32> {
+            Some(0)
+        }
+        fn append_only(&self, _: u16) -> bool {
+            false
+        }
+        fn may_evict(&self, _: u16) -> bool {
+            false
+        }
+    }
+
+    /// Whether a write that is stored leaves the log.
+    async fn is_trimmed(connected: u32, have_it: u32) -> bool {
+        let server = Arc::new(Unlisted { connected, have_it });
+        let shared = Trimming { replicas: server.clone(), network: server, began: Instant::now() };
+        let log = Arc::new(Log::new(Arc::new(LogBudget::new(usize::MAX))));
+        log.push(LogRecord { seq: 1, next: 2, writes: Arc::default() });
+        let identity = WriterIdentity {
+            partition: PartitionId(0),
+            owner_key: "owner".into(),
+            hash_slot: 0,
+            epoch: Epoch(7),
+            nonce: Nonce(1),
+        };
+        Trimmer::new(shared, identity, log.clone()).round().await.unwrap();
+        log.is_empty()
+    }
+
+    #[tokio::test]
+    async fn a_replica_that_still_gets_its_data_counts_before_the_topology_names_it() {
+        assert!(is_trimmed(0, 0).await, "there is none");
+        assert!(!is_trimmed(1, 0).await, "it lacks the write");
+        assert!(is_trimmed(1, 1).await);
     }
 }

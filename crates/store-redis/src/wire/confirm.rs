@@ -15,14 +15,13 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
 use parking_lot::{Mutex, MutexGuard};
-use redis::{Cmd, Pipeline, Value};
+use redis::{Cmd, InfoDict, Pipeline, Value};
 use tokio::sync::oneshot;
 
 use super::connection::{Purpose, Use};
 use super::node::{Lost, Network};
 use super::reply::Reply;
 use super::servers::Servers;
-use super::topology::connected;
 
 /// What a server and its replicas have.
 #[derive(Clone, PartialEq, Debug)]
@@ -32,7 +31,7 @@ pub(crate) struct Confirmed {
     pub(crate) read: Value,
     /// How many replicas have everything that the server had carried out when it answered the read.
     pub(crate) replicas: u32,
-    /// How many replicas were connected then.
+    /// How many replicas were connected then, also those that still got their data.
     pub(crate) connected: u32,
 }
 
@@ -161,17 +160,20 @@ impl Confirmations {
             commands.add_command(request.read.clone());
         }
         let replicas = group.iter().map(|request| request.replicas).max().unwrap_or(0);
-        commands.cmd("ROLE").cmd("WAIT").arg(replicas).arg(self.wait.as_millis() as u64);
+        // Unlike ROLE it also counts replicas that still get their data.
+        commands.cmd("INFO").arg("replication");
+        commands.cmd("WAIT").arg(replicas).arg(self.wait.as_millis() as u64);
         let mut reads = server.call(commands).await?;
         let waited = reads.pop().unwrap_or(Value::Nil);
-        let role = reads.pop().unwrap_or(Value::Nil);
+        let info = reads.pop().unwrap_or(Value::Nil);
         let confirmed = waited.number().and_then(|n| u32::try_from(n).ok());
         let refused = || {
             let said = waited.refusal().unwrap_or_else(|| "no number of replicas".into());
             Lost(format!("{}: WAIT: {said}", server.address()))
         };
         let replicas = confirmed.ok_or_else(refused)?;
-        let connected = connected(&role).unwrap_or(replicas);
+        let connected = info.text().and_then(|text| InfoDict::new(text).get("connected_slaves"));
+        let connected = connected.unwrap_or(replicas);
         Ok(reads.into_iter().map(|read| Confirmed { read, replicas, connected }).collect())
     }
 }

@@ -93,7 +93,7 @@ pub(crate) fn of_standalone(role: &Value, asked: &str) -> Result<Vec<Range>, Str
 }
 
 /// How many replicas a master has that are connected, by its reply to `ROLE`.
-pub(crate) fn connected(role: &Value) -> Option<u32> {
+fn connected(role: &Value) -> Option<u32> {
     Some(role.items().get(2)?.items().len() as u32)
 }
 

@@ -58,6 +58,20 @@ async fn replicas_confirm_what_was_answered_before_and_callers_share_a_wait() {
 }
 
 #[tokio::test]
+async fn a_replica_that_still_gets_its_data_is_connected() {
+    let (master, replica) = (Server::start(), Server::start());
+    let servers = discover(vec![master.url()]).await;
+    master.call::<()>(&["SET", "k", "v"]);
+    // A snapshot takes this long for each key, us.
+    master.call::<()>(&["CONFIG", "SET", "rdb-key-save-delay", "20000000"]);
+    replica.call::<()>(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
+    until("a replica", || master.call::<String>(&["INFO", "replication"]).contains("connected_slaves:1"))
+        .await;
+    let confirmed = confirmations(&servers, 100).confirm(&master.address(), 0, get("k")).await.unwrap();
+    assert_eq!(confirmed, Confirmed { read: bulk("v"), replicas: 0, connected: 1 });
+}
+
+#[tokio::test]
 async fn a_server_that_is_no_master_confirms_nothing() {
     let (_master, replica, servers) = with_replica().await;
     let confirmations = confirmations(&servers, 300);
