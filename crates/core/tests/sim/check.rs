@@ -269,7 +269,8 @@ impl History {
         let found = self.live().find(|(_, l)| {
             let stopped = l.too_late.filter(|a| !l.replayed_since(a.applied));
             let waits = match l.place {
-                Some(Place::Pending { fire, .. }) => fire > now,
+                // What has been sent for this time waits for no other, though the clock went back.
+                Some(Place::Pending { fire, .. }) => fire > now && l.sent.iter().all(|s| s.time < fire),
                 _ => false,
             };
             let since = |at: u64| ms.saturating_sub(at) > quiet_ms;
