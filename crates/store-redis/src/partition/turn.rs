@@ -32,8 +32,8 @@ use crate::keyspace::keys::{LOOKED_UP_WITHIN_MS, OutcomeBucket, SlotKey};
 /// Operations of one turn: its write takes the server about a millisecond. Each frees one key at
 /// most, and [`Writes::free`] must free them in one command: a field and a value each.
 ///
-/// With 5 ms to Redis schedules are 24 % faster than with turns of 256 (`tests/bench/compare --delay
-/// 5`).
+/// With 5 ms to Redis schedules are 24 % faster than with turns of 256
+/// (`tests/bench/compare --delay 5`).
 ///
 /// [`Writes::free`]: super::writes::Writes::free
 const TURN_OPS: usize = MAX_ARGUMENTS / 2;

@@ -140,8 +140,8 @@ impl Writes {
         self.take_out_by("ZTAKEOUT", set, index, member, ids)
     }
 
-    /// Deletes fields of a hash that have these values: field, value, ... The number of the command,
-    /// by which the script's answer names it. At most 1,000 arguments.
+    /// Deletes fields of a hash that have these values: field, value, ... At most 1,000 arguments.
+    /// Returns the number of the command, by which the script's answer names it.
     pub(crate) fn free<I: Args>(&mut self, hash: &str, pairs: I) -> usize {
         self.command("FREE", hash, 2, pairs);
         self.commands

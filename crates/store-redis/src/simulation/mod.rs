@@ -66,6 +66,8 @@ pub(crate) enum Broken {
     KeysBeforeRows,
     /// An owner answers before replicas have its acquisition.
     UnsafeAcquisition,
+    /// Only replicas that the topology names count.
+    UnnamedReplicasIgnored,
 }
 
 thread_local! {

@@ -169,6 +169,12 @@ fn an_acquisition_that_the_store_has_lost_ends_the_lane_before_any_call() {
     assert!(with_broken(Broken::UnsafeAcquisition, lost_acquisition).is_err());
 }
 
+#[test]
+fn a_replica_that_is_not_named_yet_counts() {
+    assert_eq!(failover_to_a_snapshot(), Ok(()));
+    assert!(with_broken(Broken::UnnamedReplicasIgnored, failover_to_a_snapshot).is_err());
+}
+
 fn empty() -> Batch {
     Batch { now: Time::from_ms(START), claim: None, ops: Vec::new() }
 }
@@ -310,21 +316,38 @@ fn failover_after_acquisition() -> Check {
         let before = run.server.state().data.clone();
         run.server.state().replica = Some(before);
         run.take_over().await?;
-        let (server, timer) = (run.server, timer(1, None));
-        let (health, _) = watch::channel(Health::Up);
-        let (lane, task) = RedisLane::new(run.owner, health, CancellationToken::new().drop_guard());
-        let scheduled = |new| vec![Answer::Schedule(ScheduleAnswer::Scheduled { new, replaced: None })];
-        let schedule = || lane.apply(Batch { ops: vec![schedule(&timer)], ..empty() });
-        let calls = async {
-            same("the timer", &alive(schedule().await)?, &scheduled(true))?;
-            server.state().promote_replica();
-            same("a repeat", &alive(schedule().await)?, &scheduled(false))
-        };
-        tokio::select! {
-            checked = calls => checked,
-            () = task => Err("the lane has ended".into()),
-        }
+        failover_after_a_schedule(run, Duration::ZERO).await
     })
+}
+
+/// A replica is promoted long after a write, which it lacks: it has what it got as it connected.
+fn failover_to_a_snapshot() -> Check {
+    block_on(async {
+        let mut run = Run::new(1, 0).await?;
+        run.take_over().await?;
+        let snapshot = run.server.state().data.clone();
+        run.server.state().snapshot = Some(snapshot);
+        failover_after_a_schedule(run, Duration::from_secs(1)).await
+    })
+}
+
+/// The replica is promoted so long after a schedule, which is still there.
+async fn failover_after_a_schedule(run: Run, pause: Duration) -> Check {
+    let (server, timer) = (run.server, timer(1, None));
+    let (health, _) = watch::channel(Health::Up);
+    let (lane, task) = RedisLane::new(run.owner, health, CancellationToken::new().drop_guard());
+    let scheduled = |new| vec![Answer::Schedule(ScheduleAnswer::Scheduled { new, replaced: None })];
+    let schedule = || lane.apply(Batch { ops: vec![schedule(&timer)], ..empty() });
+    let calls = async {
+        same("the timer", &alive(schedule().await)?, &scheduled(true))?;
+        tokio::time::sleep(pause).await;
+        server.state().promote_replica();
+        same("a repeat", &alive(schedule().await)?, &scheduled(false))
+    };
+    tokio::select! {
+        checked = calls => checked,
+        () = task => Err("the lane has ended".into()),
+    }
 }
 
 /// A replica without the acquisition is promoted before the owner has done anything.

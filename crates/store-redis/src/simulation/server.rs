@@ -87,6 +87,8 @@ pub(super) struct State {
     past: Vec<Data>,
     /// What the replica has: everything, when it is asked. `None`: it never confirms.
     pub(super) replica: Option<Data>,
+    /// What a replica got as it connected, which has nothing since and is not named yet.
+    pub(super) snapshot: Option<Data>,
     /// Frames of lost connections that may yet arrive.
     late: Vec<Pipeline>,
     /// See [`Self::delay_next_write`]: what the server falls back to, then the write.
@@ -128,6 +130,7 @@ impl Simulated {
             data: Data::default(),
             past: Vec::new(),
             replica: None,
+            snapshot: None,
             late: Vec::new(),
             falls_back_to: None,
             delayed: None,
@@ -193,7 +196,7 @@ impl Network for Simulated {
     }
 
     fn replicas(&self, _: u16) -> Option<u32> {
-        Some(1)
+        Some(u32::from(self.state().snapshot.is_none()))
     }
 
     fn append_only(&self, _: u16) -> bool {
@@ -252,6 +255,9 @@ impl State {
     }
 
     fn confirm(&mut self, read: &Cmd) -> Result<Confirmed, Lost> {
+        if self.snapshot.is_some() {
+            return Ok(Confirmed { read: self.data.run(&words(read)), replicas: 0, connected: 1 });
+        }
         let Some(replica) = &mut self.replica else {
             return Err(Lost("the replica does not confirm".into()));
         };
@@ -261,8 +267,8 @@ impl State {
 
     /// The replica becomes the master, and has no replica that confirms.
     pub(super) fn promote_replica(&mut self) {
-        let data = self.replica.take().expect("a replica");
-        self.roll_back(data);
+        let data = self.snapshot.take().or_else(|| self.replica.take());
+        self.roll_back(data.expect("a replica"));
     }
 
     fn lose(&mut self) -> Result<Vec<Value>, Lost> {

@@ -31,7 +31,7 @@ pub(crate) struct Confirmed {
     pub(crate) read: Value,
     /// How many replicas have everything that the server had carried out when it answered the read.
     pub(crate) replicas: u32,
-    /// How many replicas were connected then, also those that still got their data.
+    /// How many replicas were connected then, also those that did not have all their data yet.
     pub(crate) connected: u32,
 }
 
@@ -160,7 +160,7 @@ impl Confirmations {
             commands.add_command(request.read.clone());
         }
         let replicas = group.iter().map(|request| request.replicas).max().unwrap_or(0);
-        // Unlike ROLE it also counts replicas that still get their data.
+        // Unlike ROLE, it also counts replicas that do not have all their data yet.
         commands.cmd("INFO").arg("replication");
         commands.cmd("WAIT").arg(replicas).arg(self.wait.as_millis() as u64);
         let mut reads = server.call(commands).await?;
@@ -173,7 +173,8 @@ impl Confirmations {
         };
         let replicas = confirmed.ok_or_else(refused)?;
         let connected = info.text().and_then(|text| InfoDict::new(text).get("connected_slaves"));
-        let connected = connected.unwrap_or(replicas);
+        let unsaid = || Lost(format!("{}: INFO does not say how many replicas there are", server.address()));
+        let connected = connected.ok_or_else(unsaid)?;
         Ok(reads.into_iter().map(|read| Confirmed { read, replicas, connected }).collect())
     }
 }
