@@ -68,7 +68,8 @@ pub fn lateness(history: &History, pass: impl Fn(&Fire) -> bool) -> Spread {
 pub struct Takeover {
     /// How many it had.
     pub partitions: usize,
-    /// Timers that came due before somebody else had their partition.
+    /// Timers that came due before somebody else had their partition, without those of crowded
+    /// destinations.
     pub overdue: usize,
     /// From the death to the first overdue fire, ms.
     pub first_ms: Option<u64>,
@@ -93,12 +94,14 @@ pub fn takeover(history: &History, brokers: &[String], died: u64) -> Takeover {
         }
     }
     let theirs = owned.values().filter(|owner| brokers.iter().any(|b| b == *owner)).count();
+    // A crowded destination has no credit to spare, so its timers are late whoever owns them.
+    let prompt = |f: &&Fire| !history.plans[&f.serial].crowded;
     // Under the new owner's epoch: what the dead had sent may still arrive.
     let late = |f: &&Fire| {
         let taken = taken.get(&f.partition);
         taken.is_some_and(|(at, epoch)| f.ready >= died && f.ready <= *at && f.epoch >= *epoch)
     };
-    let overdue: Vec<u64> = fires(history).iter().filter(late).map(|f| f.at - died).collect();
+    let overdue: Vec<u64> = fires(history).iter().filter(prompt).filter(late).map(|f| f.at - died).collect();
     Takeover {
         partitions: theirs,
         overdue: overdue.len(),
