@@ -253,10 +253,16 @@ impl DestinationHealth {
         let Backlog { parked, waiting, sessions, in_flight, failures, .. } = *backlog;
         match self {
             Self::Served => tracing::info!(%dest, "the destination is served again"),
-            Self::Behind => tracing::warn!(
-                %dest, waiting, parked, in_flight, sessions, oldest_s,
-                "the destination falls behind: its handlers take less than what is due"
-            ),
+            Self::Behind => {
+                // Clients that are busy have deliveries.
+                let why = match in_flight {
+                    0 => "no delivery is under way: see whether the store answers slowly",
+                    _ => "its handlers take less than what is due",
+                };
+                tracing::warn!(
+                    %dest, waiting, parked, in_flight, sessions, oldest_s, why, "the destination falls behind"
+                );
+            }
             Self::Unserved => tracing::warn!(
                 %dest, parked, oldest_s,
                 "nobody is registered for the destination: what is due is parked until somebody is"
