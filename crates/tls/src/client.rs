@@ -8,11 +8,15 @@ use std::time::Duration;
 
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
+use rustls::sign::CertifiedKey;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use crate::{Encrypted, Stream, TlsConnectError, TlsError, pem, provider};
+use crate::{Encrypted, Stream, TlsConnectError, TlsError, pem, provider, read_private};
+
+/// What errors call the authorities.
+const AUTHORITIES: &str = "authorities of servers";
 
 /// PEM text, or the file that it is in. Its `Debug` shows no text.
 #[derive(Clone, PartialEq, Eq)]
@@ -58,6 +62,46 @@ pub struct ClientFiles {
     /// The key of its certificate, in PKCS #8, PKCS #1 or SEC1. Nobody but its owner and group may
     /// be able to read it.
     pub key: Option<PathBuf>,
+}
+
+/// What is in the files of a client, in PEM. It has no `Debug`, as a key is in it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ClientPem {
+    /// The authorities to trust; `None`: those of the operating system.
+    pub authorities: Option<Vec<u8>>,
+    /// Its certificate with the chain, and the key.
+    pub identity: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl ClientFiles {
+    /// Reads the files, for a library that takes PEM text.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError`] that names the file if one cannot be read, others than its owner and group can
+    /// read the key, a certificate or the key is damaged, or the two do not belong together.
+    pub fn read(&self) -> Result<ClientPem, TlsError> {
+        let mut authorities = None;
+        if let Some(path) = &self.authorities {
+            let text = pem::read(AUTHORITIES, path)?;
+            pem::authorities(AUTHORITIES, &path.display().to_string(), &text)?;
+            authorities = Some(text);
+        }
+        let identity = match (&self.certificate, &self.key) {
+            (None, None) => None,
+            (Some(certificate), Some(key)) => {
+                let (from, key_from) = (certificate.display().to_string(), key.display().to_string());
+                let chain = pem::read("certificate", certificate)?;
+                let private = read_private(key, pem::MAX_FILE)?.into_bytes();
+                let certificates = pem::certificates("certificate", &from, &chain)?;
+                CertifiedKey::from_der(certificates, pem::key(&key_from, &private)?, &provider())
+                    .map_err(|error| pem::unusable(&from, &key_from, &error))?;
+                Some((chain, private))
+            }
+            _ => return Err(TlsError::HalfIdentity),
+        };
+        Ok(ClientPem { authorities, identity })
+    }
 }
 
 /// A client's certificate with its chain, and the key.
@@ -106,7 +150,7 @@ impl ClientTls {
     /// [`TlsError`] that names the file if one cannot be read or used.
     pub fn open(options: &ClientTlsOptions) -> Result<Self, TlsError> {
         let from = options.authorities.to_string();
-        let what = "authorities of servers";
+        let what = AUTHORITIES;
         let roots = pem::authorities(what, &from, &options.authorities.read(what)?)?;
         let builder = ClientConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()

@@ -7,6 +7,8 @@ use std::time::Duration;
 use rustls::{AlertDescription, CertificateError};
 use tokio::net::TcpStream;
 
+use crate::PrivateFileError;
+
 /// Says why certificates or keys cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
@@ -50,6 +52,12 @@ pub enum TlsError {
         /// What is wrong, and what to do.
         message: String,
     },
+    /// The file of a private key cannot be read, or others can read or change it.
+    #[error("the private key: {0}")]
+    PrivateKey(#[from] PrivateFileError),
+    /// A client's certificate without its key, or the key without the certificate.
+    #[error("a client certificate and its key go together: give both, or none")]
+    HalfIdentity,
     /// Invalid server name.
     #[error("{name:?} is not the name of a server: write a host name or an IP address, without a port")]
     ServerName {

@@ -22,7 +22,7 @@ mod tests;
 
 use std::sync::Arc;
 
-pub use client::{ClientFiles, ClientTls, ClientTlsOptions, Identity, Pem};
+pub use client::{ClientFiles, ClientPem, ClientTls, ClientTlsOptions, Identity, Pem};
 pub use error::{AcceptError, TlsConnectError, TlsError};
 pub use private_file::{PrivateFileError, check_private, read_private};
 pub use server::{ClientCertificate, ServerFiles, ServerTls};

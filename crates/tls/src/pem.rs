@@ -11,7 +11,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use crate::TlsError;
 
 /// Most bytes of a file: the system's whole list of authorities has a quarter of that.
-const MAX_FILE: u64 = 1024 * 1024;
+pub(crate) const MAX_FILE: u64 = 1024 * 1024;
 
 /// Reads a file.
 pub(crate) fn read(what: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {

@@ -12,8 +12,8 @@ use tokio_rustls::TlsConnector;
 
 use crate::test_support::{Authority, Issued};
 use crate::{
-    AcceptError, ClientCertificate, ClientTls, ClientTlsOptions, Identity, Pem, ServerFiles, ServerTls,
-    Stream, TlsConnectError, TlsError, pem, provider,
+    AcceptError, ClientCertificate, ClientFiles, ClientPem, ClientTls, ClientTlsOptions, Identity, Pem,
+    ServerFiles, ServerTls, Stream, TlsConnectError, TlsError, pem, provider,
 };
 
 const WITHIN: Duration = Duration::from_secs(30);
@@ -363,4 +363,32 @@ fn what_is_wrong_with_a_file_is_said_without_what_is_in_it() {
     assert!(!shown.contains(secret), "{shown}");
     let nothing = ClientTlsOptions { identity: Some(identity), ..options(&authority) };
     assert!(matches!(ClientTls::open(&nothing), Err(TlsError::Pem { what: "certificate", .. })));
+}
+
+#[cfg(unix)]
+#[test]
+fn what_is_wrong_with_the_files_of_a_client_names_the_file() {
+    use std::os::unix::fs::PermissionsExt;
+    let authority = Authority::new();
+    let (one, other) = (authority.issue("one"), authority.issue("other"));
+    let files = |certificate: &PathBuf, key: &PathBuf| ClientFiles {
+        authorities: Some(authority.certificate()),
+        certificate: Some(certificate.clone()),
+        key: Some(key.clone()),
+    };
+    let read = files(&one.certificate, &one.key).read().unwrap();
+    let text = |path: &PathBuf| std::fs::read(path).unwrap();
+    assert!(read.authorities == Some(text(&authority.certificate())));
+    assert!(read.identity == Some((text(&one.certificate), text(&one.key))));
+    assert!(ClientFiles::default().read().unwrap() == ClientPem { authorities: None, identity: None });
+    let why = |files: ClientFiles| files.read().map(drop).unwrap_err().to_string();
+    let told = why(files(&one.certificate, &other.key));
+    assert!(told.contains("one.pem") && told.contains("give the two that belong together"), "{told}");
+    let told = why(ClientFiles { key: None, ..files(&one.certificate, &one.key) });
+    assert!(told.contains("give both, or none"), "{told}");
+    let told = why(ClientFiles { authorities: Some(one.key.clone()), ..ClientFiles::default() });
+    assert!(told.contains("one.key has no PEM section \"CERTIFICATE\""), "{told}");
+    std::fs::set_permissions(&one.key, PermissionsExt::from_mode(0o644)).unwrap();
+    let told = why(files(&one.certificate, &one.key));
+    assert!(told.contains("one.key has mode 0644"), "{told}");
 }

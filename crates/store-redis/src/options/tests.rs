@@ -90,7 +90,7 @@ fn files_for_tls_are_complete_and_used() {
     assert!(with("rediss://h", tls.clone()).contains("give both"));
     assert!(with("redis://h", tls).contains("rediss://"));
     let tls = ClientFiles { authorities: Some(PathBuf::from("/nowhere/ca.pem")), ..ClientFiles::default() };
-    assert!(with("rediss://h", tls).contains("/nowhere/ca.pem cannot be read"));
+    assert!(with("rediss://h", tls).contains("cannot read the authorities of servers /nowhere/ca.pem"));
 }
 
 #[cfg(unix)]

@@ -5,11 +5,12 @@
 
 use std::fmt;
 
+use mtimer_tls::ClientPem;
 use redis::{
     Client, Cmd, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo, RedisResult, TlsCertificates, cmd,
 };
 
-use crate::tls_files::{PemContents, RedisTls};
+use crate::tls_files::RedisTls;
 
 /// How to log in to a server.
 #[derive(Clone, Default)]
@@ -41,7 +42,7 @@ impl ServerAccess {
         };
         let Some(tls) = &self.tls else { return Client::open(redis_info(ConnectionAddr::Tcp(host, port))?) };
         let info = redis_info(ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None })?;
-        let PemContents { authorities: root_cert, identity } = tls.current();
+        let ClientPem { authorities: root_cert, identity } = tls.current();
         let client_tls =
             identity.map(|(client_cert, client_key)| redis::ClientTlsConfig { client_cert, client_key });
         Client::build_with_tls(info, TlsCertificates { client_tls, root_cert })

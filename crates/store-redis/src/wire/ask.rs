@@ -9,7 +9,7 @@ use redis::{Cmd, Pipeline, Value, cmd};
 use tokio::time::Instant;
 
 use super::backoff::RetryPauses;
-use super::connection::{RedisConnection, ask as ask_node};
+use super::connection::{ANOTHER_CERTIFICATE, RedisConnection, ask as ask_node};
 use super::fault::{Remedy, remedy, shown};
 use super::node::{Lost, Network, RedisNode};
 use super::reply::Reply;
@@ -126,22 +126,19 @@ const ADVICE: &[(&[&str], &str)] = &[
       name that it is made out to",
     ),
     (
-        &["CertificateRequired", "HandshakeFailure", "UnknownCA", "BadCertificate", "CertificateUnknown"],
+        &[
+            "CertificateRequired",
+            "HandshakeFailure",
+            "UnknownCA",
+            "BadCertificate",
+            "CertificateUnknown",
+            ANOTHER_CERTIFICATE,
+        ],
         "the server does not trust mtimer: give the client certificate, and its key, that it expects",
     ),
     (
         &["InvalidContentType", "corrupt message"],
         "the server does not speak TLS there: give its TLS port, or redis://",
-    ),
-    (
-        &[
-            "client certificate",
-            "private key",
-            "root certificate",
-            "trust anchors",
-            "client with TLS parameters",
-        ],
-        "give files in PEM format",
     ),
     (&["NOPERM"], "allow this user mtimer's commands and keys (ACL SETUSER)"),
     (&["is a Sentinel that watches no master"], "see SENTINEL MASTERS there"),

@@ -40,6 +40,8 @@ const IDLE: Duration = Duration::from_secs(1);
 /// All that the crate says of a connection that was closed before the first command. A server that
 /// refuses a certificate closes it when the TLS handshake is over for the client.
 const BROKEN: &str = "broken pipe";
+/// What may be the reason then.
+pub(super) const ANOTHER_CERTIFICATE: &str = "does it ask for another client certificate?";
 
 /// How a connection is used. Each use has a connection of its own to a server.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -125,7 +127,7 @@ impl RedisConnection {
         let mut this = Self { shared, info: InfoDict::new("") };
         match this.begin(access, how).await {
             Err(Lost(why)) if access.tls.is_some() && why.ends_with(BROKEN) => {
-                Err(Lost(format!("{why} (does it ask for another client certificate?)")))
+                Err(Lost(format!("{why} ({ANOTHER_CERTIFICATE})")))
             }
             begun => begun.map(|()| this),
         }

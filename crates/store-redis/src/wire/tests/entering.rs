@@ -68,8 +68,9 @@ async fn tls_with_a_client_certificate() {
     assert!(told.contains("give the client certificate"), "{told}");
     let (certificate, _) = authority.issue("client");
     set_mode(&certificate, 0o600);
-    let told = advice(open_tls(server.tls_url(), with((certificate.clone(), certificate))).await);
-    assert!(told.contains("PEM"), "{told}");
+    let tls = with((certificate.clone(), certificate));
+    let told = RedisOptions { tls, ..RedisOptions::new([server.tls_url()], "t") }.check().unwrap_err();
+    assert!(told.to_string().contains("no PEM section \"PRIVATE KEY\""), "{told}");
 }
 
 /// What the files say counts for the next connection; while they cannot be used, what they said

@@ -115,7 +115,7 @@ async fn a_store_is_opened_by_a_sentinel_that_speaks_tls() {
     let foreign = ClientFiles { authorities: Some(another.certificate()), ..tls.clone() };
     let nobody = ClientFiles { certificate: None, key: None, ..tls.clone() };
     for (files, says) in
-        [(foreign, "does not trust the server's certificate"), (nobody, "client certificate")]
+        [(foreign, "does not trust the server's certificate"), (nobody, "give the client certificate")]
     {
         let (seeds, access) = options(url("rediss-sentinel"), &files).check().unwrap();
         let lost = Servers::discover(seeds, pool(access), LONG_TIMEOUT).await.map(drop).unwrap_err();
