@@ -3,8 +3,8 @@
 --
 -- KEYS[1] owner:{p}:c   hash: e epoch, n nonce, s sequence number, t term, v version,
 --                       c claimed-until (ms), p claimed-until as it was at the acquisition,
---                       pe, ps epoch and sequence number of the owner before, as the next one found
---                       them, f deliveries under way at the last release, r 1: released gracefully,
+--                       pe, ps epoch and sequence number that this acquisition found,
+--                       f deliveries under way at the last release, r 1: released gracefully,
 --                       o the highest position given in a listing
 -- ARGV[1] the epoch expected, ARGV[2] the nonce, ARGV[3] term, ARGV[4] version,
 -- ARGV[5] the highest epoch that the caller's cluster has seen: the new one is above it

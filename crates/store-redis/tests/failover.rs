@@ -470,6 +470,31 @@ async fn a_failover_during_a_release_loses_nothing() {
     panic!("none was applied again");
 }
 
+/// A replica without even the acquisition is promoted while the partition is given up: the log does
+/// not reach back so far, and the release fails and says so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_whose_acquisition_is_lost_says_so() {
+    let lines = Lines::collect();
+    for _ in 0..5 {
+        let mut site = Site::failover();
+        let store = connect(RedisOptions::new(site.urls(), "t")).await;
+        site.begin_to_lose();
+        let owner = Owner::of(store).await;
+        owner.one(schedule(&timer(now() + 60_000, 5))).await;
+        let release = tokio::spawn(owner.lane.release(Vec::new()));
+        let is_released = |server: &Server| server.call::<Option<u8>>(&["HGET", OWNER, "r"]) == Some(1);
+        until("released", || is_released(site.master())).await;
+        let digest = site.master().digest();
+        site.fail(&digest);
+        if let Err(error) = release.await.unwrap() {
+            assert!(matches!(error, LaneError::RolledBack(_)), "{error:?}");
+            assert_eq!(lines.with("writes that the log does not have any more"), 1);
+            return;
+        }
+    }
+    panic!("every release was over before the failover");
+}
+
 /// A replica without an owner's last writes is promoted, and another owner acquires the partition
 /// there before that one comes back: it cannot apply them again, and says so.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

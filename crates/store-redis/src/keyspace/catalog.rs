@@ -5,7 +5,7 @@
 //! loaded.
 //!
 //! Invariants, whenever no write is under way:
-//! - Every slot that has contents is in the picture, in the index in which it is.
+//! - Every slot that has readable contents is in the picture, in the index in which it is.
 //! - `need` of a slot is at or below the fire time of everything in it that the owner has not
 //!   loaded or filed; nothing is needed before `next`. So the horizon is exact: see
 //!   [`mtimer_store::Loaded`].
@@ -27,8 +27,8 @@ use super::levels::level;
 use super::place::Placed;
 use super::secret::{KeyedHash, Secret};
 
-/// Timers after which a slot is full: Redis keeps such a hash as a list-pack, also by default
-/// (`hash-max-listpack-entries`), and does not have to search through more than these.
+/// Timers after which a slot is full. Redis keeps a hash of so many small values as a list-pack
+/// (`hash-max-listpack-entries`, `-value`), which it searches from end to end.
 pub(crate) const FULL: u32 = 128;
 /// Bytes after which a slot is full: reading one stays below a millisecond.
 const FULL_BYTES: u32 = 64 << 10;
@@ -266,8 +266,8 @@ impl Catalog {
         }
     }
 
-    /// Removes timers; drops the slot with its last timer if all its ids are known: its index entry
-    /// has gone with its contents.
+    /// Removes timers; forgets the slot with its last readable timer if all its ids are known. Only
+    /// damaged records keep it in its index.
     pub(crate) fn removed(&mut self, slot: SlotKey, ids: impl IntoIterator<Item = TimerId>) {
         let secret = self.secret;
         self.take_out(slot, ids.into_iter().map(|id| secret.id(id)), None);
@@ -303,7 +303,7 @@ impl Catalog {
     }
 
     /// A slot was read, has these ids and so many bytes of values, and is in the copy. One without
-    /// ids is in no index.
+    /// ids is forgotten; only damaged records keep it in its index.
     pub(crate) fn read_whole(
         &mut self,
         slot: SlotKey,

@@ -85,9 +85,7 @@ impl MovedFilter {
     /// A shard was found, with so many entries (HLEN).
     pub(crate) fn found(&mut self, shard: u8, entries: u64) {
         let ids = if entries == 0 { Fingerprints::default() } else { Fingerprints::UNKNOWN };
-        if let Some(found) = self.shards.get_mut(usize::from(shard)) {
-            *found = Shard { entries, ids };
-        }
+        self.shards[usize::from(shard)] = Shard { entries, ids };
     }
 
     /// A timer has, or is about to have, an entry that had none.

@@ -12,8 +12,8 @@ use super::levels::siblings;
 
 /// Length of an `ended` bucket: the present one and the one before it cover the repeat horizon.
 const BUCKET_MS: u64 = limits::REPEAT_HORIZON_MS;
-/// A client's request is decided by what was read at most so long after it was handed to the lane,
-/// ms.
+/// Longest time from handing a client's request to the lane until what its decision rests on was
+/// read, ms. An older request is refused.
 pub(crate) const LOOKED_UP_WITHIN_MS: u64 = 30_000;
 /// How much longer a bucket is kept than the repeat horizon, ms: a repeat that was in time may wait
 /// before it is looked up, and clocks do not run alike.

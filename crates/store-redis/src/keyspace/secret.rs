@@ -77,12 +77,12 @@ impl Secret {
 
     /// The hash of an id.
     pub(crate) fn id(&self, id: TimerId) -> KeyedHash {
-        self.bytes(&id.to_bytes())
+        KeyedHash(self.short.hash(&id.to_bytes()))
     }
 
     /// The hash of the field of an `ended` bucket.
-    pub(crate) fn bytes(&self, bytes: &[u8]) -> KeyedHash {
-        KeyedHash(self.short.hash(bytes))
+    pub(crate) fn outcome_field(&self, field: &[u8]) -> KeyedHash {
+        KeyedHash(self.short.hash(field))
     }
 
     /// The field of an application key.

@@ -26,8 +26,8 @@ use crate::wire::{Network, Quorum, Reply, Script, ask, numbers};
 
 /// Entries of each index that are read at a time.
 const INDEX_PAGE: usize = 300;
-/// Application keys that are read; of more nothing is known. It takes the server half a
-/// millisecond.
+/// Most application keys that an acquisition reads, which takes the server half a millisecond. If
+/// there are more, any key may be there.
 const KNOWN_KEYS: u64 = 4_096;
 /// Destinations that are read at a time.
 const DESTINATION_PAGE: u32 = 200;

@@ -181,7 +181,7 @@ impl Owner {
     fn remember(&self, draft: &mut Draft, field: &[u8], outcome: &[u8], now: Time) {
         let bucket = OutcomeBucket::of(now);
         draft.set(HashKey::Ended(bucket), field, outcome);
-        draft.note.remembered.push(self.secret.bytes(field));
+        draft.note.remembered.push(self.secret.outcome_field(field));
         // Counted from the moment at which it is applied, since the server's clock may be any
         // other. It is never less than outcomes are remembered for, and more if a write is applied
         // later, or again.

@@ -106,7 +106,7 @@ impl RedisLane {
             }
             .boxed()
         });
-        // Into a queue that has ended it is dropped, too.
+        // If the queue has ended this drops the call, and its caller is answered below.
         let _ = self.calls.send(call);
         let (health, closed) = (self.health.clone(), self.closed.clone());
         async move {

@@ -153,7 +153,8 @@ impl Owner {
         }
         let mut draft = Draft::default();
         timers.iter().for_each(|(slot, id)| draft.leave(*slot, *id));
-        // Once it is written the slots may have to be read: one that is empty now is in no index.
+        // If the answer is lost the slots are read again. Giving up there would leave slots in the
+        // catalog that this write has removed from their index.
         let may_give_up = self.writer.set_may_give_up(false);
         self.write_anyway(draft, None).await?;
         self.writer.set_may_give_up(may_give_up);

@@ -132,13 +132,15 @@ impl LogBudget {
         gaps.open();
     }
 
-    /// What a log lacks is safe, or its partition is not ours any more.
-    fn closed(&self) {
+    /// A log has no gap any more: what it lacked is safe, or its partition was given up.
+    fn closed(&self, is_safe: bool) {
         let mut gaps = self.gaps();
         gaps.open -= 1;
         if gaps.open == 0 {
             *gaps = Gaps { dropped: gaps.dropped, ..Gaps::default() };
-            tracing::info!("all that the log lacks is safe: a failover of Redis loses nothing again");
+            if is_safe {
+                tracing::info!("all that the log lacks is safe: a failover of Redis loses nothing again");
+            }
         }
     }
 }
@@ -155,8 +157,9 @@ pub(crate) struct Log {
 #[derive(Default, Debug)]
 struct Records {
     queue: VecDeque<Kept>,
-    /// The last record that was dropped for want of memory, until it is safe: where it led to, and
-    /// when. 0 if it is the acquisition that is not known to be safe.
+    /// The last record that was dropped for want of memory, until it is safe: the number to which it
+    /// led, and when it was applied. If the acquisition is not known to be safe: 0, and when that
+    /// was noted.
     gap: Option<(u64, Instant)>,
     /// Records are being applied again: how old they are says nothing.
     is_replaying: bool,
@@ -221,9 +224,9 @@ impl Log {
             return;
         }
         let is_safe = |next: u64, applied: Instant| next <= seq && applied <= until;
-        if records.gap.is_some_and(|(next, dropped)| is_safe(next, dropped)) {
+        if records.gap.is_some_and(|(next, applied)| is_safe(next, applied)) {
             records.gap = None;
-            self.budget.closed();
+            self.budget.closed(true);
         }
         while records.queue.front().is_some_and(|kept| is_safe(kept.record.next, kept.applied)) {
             self.pop(&mut records);
@@ -293,7 +296,7 @@ impl Drop for Log {
         let mut records = std::mem::take(&mut *self.records());
         while self.pop(&mut records).is_some() {}
         if records.gap.is_some() {
-            self.budget.closed();
+            self.budget.closed(false);
         }
     }
 }

@@ -39,6 +39,7 @@ const SYNCED_AFTER: Duration = Duration::from_secs(5);
 /// that keeps up has it after a round trip. A failed one that Redis still lists delays each
 /// takeover by this much, which is less than it takes to notice a dead broker.
 const ACQUISITION_WITHIN: Duration = Duration::from_millis(500);
+
 /// What all trimmers of a store share.
 #[derive(Clone)]
 pub(crate) struct Trimming {
@@ -81,13 +82,15 @@ impl Trimmer {
             sleep_until(self.shared.began + ROUND * (rounds as u32 + 1)).await;
             if let Err(error) = self.round().await {
                 tracing::debug!(partition = self.identity.partition.0, %error, "the log is not trimmed");
+                // The owner asks the master, which says whether the partition is still ours.
+                self.log.set_behind();
                 self.refresh_topology().await;
             }
         }
     }
 
-    /// Waits until the replicas have the acquisition, half a second at most; then the log is at
-    /// risk until they have it. Without replicas there is nothing to wait for.
+    /// Waits until the replicas have the acquisition. If they do not have it within half a second,
+    /// the log counts as at risk until they do. Without replicas there is nothing to wait for.
     ///
     /// # Errors
     ///
@@ -119,6 +122,7 @@ impl Trimmer {
                 Err(fenced @ LaneError::Fenced { .. }) => return Err(fenced),
                 Err(error) => {
                     tracing::debug!(partition = self.identity.partition.0, %error, "nothing is safe");
+                    self.log.set_behind();
                     self.refresh_topology().await;
                     sleep(ROUND).await;
                 }

@@ -119,8 +119,7 @@ impl Owner {
         loop {
             let is_refused = |op: &Op| refused.why(op).is_some();
             if claim.is_none() && !ops.is_empty() && ops.iter().all(is_refused) {
-                // Nothing is left to write, so there is nothing for which the store has to take
-                // writes again.
+                // Everything is refused: the store need not be asked.
                 return Ok(ops.iter().filter_map(|op| refused.why(op)).map(Answer::Refused).collect());
             }
             let some = if ops.iter().any(is_refused) {
@@ -270,15 +269,15 @@ impl Owner {
         Ok(WriteOutcome::Applied { missed })
     }
 
-    /// Writes what is never refused for want of memory, and updates the owner's state: it stores
-    /// nothing for a client, but a split writes new hashes. If there is nothing to write, since the
-    /// claim is stored already, the master confirms that the partition is ours.
+    /// Writes what a full store takes, too, as it stores nothing for a client (a split moves timers
+    /// to new hashes). Updates the owner's state. If there is a claim and nothing to write, asks the
+    /// master whether the partition is still ours.
     pub(super) async fn write_anyway(&mut self, draft: Draft, claim: Option<Time>) -> Result<(), LaneError> {
         let drafted = self.finish(draft, claim);
         match self.write(drafted, claim.is_some()).await? {
             WriteOutcome::Applied { .. } => Ok(()),
             WriteOutcome::Refused(why) => {
-                Err(LaneError::Broken(format!("a write that frees was refused: {why}")))
+                Err(LaneError::Broken(format!("a write that is never refused was refused: {why}")))
             }
         }
     }

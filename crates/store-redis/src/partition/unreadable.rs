@@ -1,11 +1,11 @@
-//! Records that cannot be read: told once each, and left where they are.
+//! Records that cannot be read: logged once each, and left where they are.
 //!
 //! Purpose: whoever looks after the store learns of each damaged record, and its log is not flooded
 //! by a row that is read again and again. Such a record is passed over by loads, listings and all
 //! operations that read it. A trim takes it out of its listing; nothing removes the record itself
 //! but a timer that is stored in its place under the same id, and what needs not read it: an
-//! acknowledgement, a cancel by key, a replacement. Bounded: of more than [`MOST`] some are told
-//! again.
+//! acknowledgement, a cancel by key, a replacement. Bounded: after [`MOST`] ids it forgets them all,
+//! and may log some again.
 
 use std::collections::HashSet;
 
@@ -18,7 +18,7 @@ const MOST: usize = 4_096;
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Unreadable {
-    told: HashSet<TimerId>,
+    logged: HashSet<TimerId>,
     found: u64,
 }
 
@@ -33,12 +33,12 @@ impl Unreadable {
         );
     }
 
-    /// Tells of a record, unless it has been told of. `found` in the log counts them.
+    /// Logs a damaged record, once for each id. `found` in the log says how many were logged.
     pub(crate) fn report(&mut self, partition: PartitionId, error: &RecordError) {
-        if self.told.len() >= MOST {
-            self.told.clear();
+        if self.logged.len() >= MOST {
+            self.logged.clear();
         }
-        if self.told.insert(error.id) {
+        if self.logged.insert(error.id) {
             self.found += 1;
             tracing::error!(
                 partition = partition.0, timer_id = %error.id, %error, found = self.found,

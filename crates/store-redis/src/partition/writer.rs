@@ -33,7 +33,7 @@ use super::identity::WriterIdentity;
 use super::log::{Log, LogRecord};
 use super::master::{Master, Unanswered};
 use super::writes::Writes;
-use crate::wire::{Network, Quorum, Remedy, Reply, RetryPauses, Script, numbers, remedy};
+use crate::wire::{Network, Quorum, Remedy, Reply, RetryPauses, Script, alone, numbers, remedy};
 
 /// How long it may take to find out what the next owner has found.
 const UNSEEN_WITHIN: Duration = Duration::from_secs(1);
@@ -142,11 +142,9 @@ impl PartitionWriter {
         self.health.send_replace(Health::Ended(why.clone()));
     }
 
-    /// From now on what is read may be given up, or not any more, if the store is away. It ends
-    /// with [`LaneError::Closed`] then, and [`PartitionWriter::take_gave_up`] tells that the lane
-    /// goes on.
-    ///
-    /// Returns what it was.
+    /// Sets whether reads give up once the store has been away for [`limits::AWAY_MS`]; returns the
+    /// former setting. A read that gives up fails with [`LaneError::Closed`] although the lane goes
+    /// on: [`PartitionWriter::take_gave_up`] tells the two apart.
     pub(crate) const fn set_may_give_up(&mut self, may_give_up: bool) -> bool {
         std::mem::replace(&mut self.may_give_up, may_give_up)
     }
@@ -391,11 +389,7 @@ impl PartitionWriter {
 
     async fn attempt(&mut self, record: &LogRecord, script: Script) -> Result<AttemptResult, LaneError> {
         let identity = &self.identity;
-        let commands = || {
-            let mut commands = Pipeline::with_capacity(1);
-            commands.add_command(identity.command(record, script));
-            commands
-        };
+        let commands = || alone(identity.command(record, script));
         let answer = match self.master.send(commands).await {
             Ok(mut values) => values.pop().unwrap_or_default(),
             Err(Unanswered { may_have_run: false, why }) => return Ok(AttemptResult::NotSent(why)),
@@ -444,22 +438,17 @@ impl PartitionWriter {
         stored
     }
 
-    /// Another owner has the partition. Logs it if that one has not found all of our writes: a
-    /// replica without them was promoted, and the log cannot add them to another's. If others have
-    /// come between, or the store does not answer in time, nobody knows.
+    /// Logs a loss if the owner that has the partition now did not find all our writes: a replica
+    /// without them was promoted before it acquired the partition, and the log cannot add them to
+    /// another's. Logs nothing if there was another owner in between, or the store does not answer
+    /// in time.
     pub(crate) async fn report_unseen(&mut self) {
         let identity = &self.identity;
-        let commands = || {
-            let mut commands = Pipeline::with_capacity(1);
-            commands.add_command(identity.read_before());
-            commands
-        };
+        let commands = || alone(identity.read_before());
         let Ok(Ok(values)) = timeout(UNSEEN_WITHIN, self.master.send(commands)).await else { return };
         let record = values.first().map_or(&[][..], |record| record.items());
-        let (&[epoch, seq], ours) = (&numbers::<2>(record), identity.epoch);
-        let is_unseen = Epoch(epoch) < ours || Epoch(epoch) == ours && seq < self.seq;
-        if record.iter().all(|field| field.bytes().is_some()) && is_unseen {
-            self.log_loss(Epoch(epoch), seq);
+        if let Some((epoch, seq)) = unseen(record, (identity.epoch, self.seq)) {
+            self.log_loss(epoch, seq);
         }
     }
 
@@ -491,5 +480,28 @@ impl PartitionWriter {
         }
         self.backoff.wait().await;
         Ok(())
+    }
+}
+
+/// The epoch and sequence number that the next owner has found, if it has not found all of `ours`.
+/// A reply that has not both, such as a redirection, says nothing.
+fn unseen(found: &[Value], ours: (Epoch, u64)) -> Option<(Epoch, u64)> {
+    let [epoch, seq] = [0, 1].map(|at| found.get(at).and_then(Reply::number));
+    Some((Epoch(epoch?), seq?)).filter(|found| *found < ours)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_owner_record_says_that_writes_are_unseen() {
+        let record = |text: &str| redis::parse_redis_value(text.replace(' ', "\r\n").as_bytes()).unwrap();
+        let of = |text: &str| unseen(record(text).items(), (Epoch(7), 3));
+        assert_eq!(of("*2 $1 7 $1 2 "), Some((Epoch(7), 2)));
+        assert_eq!(of("*2 $1 6 $1 9 "), Some((Epoch(6), 9)));
+        for nothing in ["*2 $1 7 $1 3 ", "*2 $1 8 $1 0 ", "*2 $-1 $-1 ", "-MOVED 7 h:1 ", "*1 $1 6 "] {
+            assert_eq!(of(nothing), None, "{nothing}");
+        }
     }
 }

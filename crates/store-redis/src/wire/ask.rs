@@ -9,7 +9,7 @@ use redis::{Cmd, Pipeline, Value, cmd};
 use tokio::time::Instant;
 
 use super::backoff::RetryPauses;
-use super::connection::{ANOTHER_CERTIFICATE, RedisConnection, ask as ask_node};
+use super::connection::{ANOTHER_CERTIFICATE, RedisConnection, ask_node};
 use super::fault::{Remedy, remedy, shown};
 use super::node::{Lost, Network, RedisNode};
 use super::reply::Reply;

@@ -29,8 +29,7 @@ impl RetryPauses {
 
     /// Pauses, and makes the next pause longer.
     pub(crate) async fn wait(&mut self) {
-        let pause = self.next();
-        tokio::time::sleep(pause).await;
+        tokio::time::sleep(self.next()).await;
     }
 
     fn next(&mut self) -> Duration {

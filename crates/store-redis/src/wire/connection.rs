@@ -167,16 +167,21 @@ impl RedisConnection {
 
     /// Sends one command.
     pub(crate) fn ask(&self, command: Cmd) -> BoxFuture<'static, Result<Value, Lost>> {
-        ask(self, command)
+        ask_node(self, command)
     }
 }
 
-/// Sends one command.
-pub(crate) fn ask(node: &dyn RedisNode, command: Cmd) -> BoxFuture<'static, Result<Value, Lost>> {
+/// Sends one command to a server, once.
+pub(crate) fn ask_node(node: &dyn RedisNode, command: Cmd) -> BoxFuture<'static, Result<Value, Lost>> {
+    let answers = node.call(alone(command));
+    async move { Ok(answers.await?.pop().unwrap_or(Value::Nil)) }.boxed()
+}
+
+/// A pipeline of one command.
+pub(crate) fn alone(command: Cmd) -> Pipeline {
     let mut commands = Pipeline::with_capacity(1);
     commands.add_command(command);
-    let answers = node.call(commands);
-    async move { Ok(answers.await?.pop().unwrap_or(Value::Nil)) }.boxed()
+    commands
 }
 
 impl RedisNode for RedisConnection {
@@ -338,9 +343,7 @@ async fn watch(shared: Weak<ConnectionState>, unused: CancellationToken, answer_
         }
         if ping.is_none() && heard + quiet <= now {
             let Ok((server, call)) = PendingCall::begin(&shared) else { return };
-            let mut commands = Pipeline::with_capacity(1);
-            commands.cmd("PING");
-            ping = Some(exchange(server, commands, call).boxed());
+            ping = Some(exchange(server, alone(cmd("PING")), call).boxed());
         }
         // A ping that was begun just now is due `answer_within` from now at the earliest.
         next = match ping.is_some() {

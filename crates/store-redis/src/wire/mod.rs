@@ -34,7 +34,7 @@ pub(crate) use self::access::{ServerAccess, split};
 pub(crate) use self::ask::{Failed, ask, asking, check_server, check_wait, explain, once};
 pub(crate) use self::backoff::RetryPauses;
 pub(crate) use self::confirm::{Confirmations, Confirmed, Quorum, Replicas};
-pub(crate) use self::connection::{Purpose, Use};
+pub(crate) use self::connection::{Purpose, Use, alone};
 pub(crate) use self::fault::{Remedy, remedy, shown};
 pub(crate) use self::node::{Lost, Network, RedisNode};
 pub(crate) use self::pool::ConnectionPool;

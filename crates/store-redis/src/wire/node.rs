@@ -5,7 +5,8 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use redis::{Pipeline, Value};
 
-/// The connection ended before the answer. Whether the commands were carried out is unknown.
+/// A server that cannot be reached, or a connection that ended before the answer; says why.
+/// Commands that were sent may have been carried out.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Lost(pub(crate) String);

@@ -12,15 +12,13 @@ use super::servers::Servers;
 /// How often the servers in use are asked.
 pub(super) const CHECK_EVERY: Duration = Duration::from_secs(30);
 
-/// Asks every master again, and which masters there are. One that does not answer is asked the next
-/// time.
+/// Looks which masters there are, and notes the settings of each. Skips those that do not answer.
 pub(crate) async fn check(servers: &Servers) {
     if let Err(lost) = servers.rediscover(None).await {
         tracing::debug!(%lost, "no server tells which masters there are");
     }
     for address in servers.masters() {
         let Ok(server) = servers.connection(&address).await else { continue };
-        // Servers before 7.0 take one section only.
         let Ok(info) = server.ask(cmd("INFO").arg("everything").to_owned()).await else { continue };
         if let Some(text) = info.text() {
             servers.settings().note(&address, &InfoDict::new(text));
