@@ -248,17 +248,21 @@ impl DestinationHealth {
         }
     }
 
+    /// The likely reason. Clients that are busy have deliveries.
+    const fn why_behind(in_flight: u64) -> &'static str {
+        match in_flight {
+            0 => "no delivery is under way: see whether the store answers slowly",
+            _ => "its handlers take less than what is due",
+        }
+    }
+
     /// Says that a destination has come to this.
     fn log(self, dest: &Destination, backlog: &Backlog, oldest_s: u64) {
         let Backlog { parked, waiting, sessions, in_flight, failures, .. } = *backlog;
         match self {
             Self::Served => tracing::info!(%dest, "the destination is served again"),
             Self::Behind => {
-                // Clients that are busy have deliveries.
-                let why = match in_flight {
-                    0 => "no delivery is under way: see whether the store answers slowly",
-                    _ => "its handlers take less than what is due",
-                };
+                let why = Self::why_behind(in_flight);
                 tracing::warn!(
                     %dest, waiting, parked, in_flight, sessions, oldest_s, why, "the destination falls behind"
                 );

@@ -54,6 +54,12 @@ fn a_destination_has_a_line_when_its_state_changes() {
 }
 
 #[test]
+fn handlers_are_not_blamed_while_nothing_is_under_way() {
+    assert!(DestinationHealth::why_behind(0).contains("see whether the store answers slowly"));
+    assert!(DestinationHealth::why_behind(1).contains("its handlers take less"));
+}
+
+#[test]
 fn failing_handlers_are_well_again_after_a_success_and_not_when_they_go_away() {
     let failed = |failures, sessions| vec![(dest(1), Backlog { failures, sessions, ..Backlog::default() })];
     let failing = || {

@@ -13,163 +13,22 @@ use std::time::{Duration, Instant};
 use mtimer_store::op::{CancelAnswer, RequestId, RescheduleAnswer, ScheduleAnswer};
 use mtimer_store::{Answer, Batch, Health, Lane, LaneError, Op, Place, Record, Refusal, Store, Verdict};
 use mtimer_store_redis::test_support::{
-    Proxy, Sentinels, Server, ServerOptions, TestCluster, as_user, documented_rights,
-    documented_sentinel_rights, user_with,
+    Proxy, Sentinels, Server, ServerOptions, as_user, documented_rights, documented_sentinel_rights,
+    user_with,
 };
 use mtimer_store_redis::{LogStatus, RedisDurability, RedisOptions, RedisStore};
 use mtimer_types::{DeadReason, Mode, Target, Timer, TimerId};
 use support::lines::Lines;
+use support::losing::{LosingStore, OWNER};
 use support::owner::{Owner, PARTITION, ack, connect, keyed, now, schedule, timer, unique};
 use support::{WITHIN, until};
 
 const NEW: Answer = Answer::Schedule(ScheduleAnswer::Scheduled { new: true, replaced: None });
 const UNCONFIRMED: Answer = Answer::Refused(Refusal::NotReplicated);
-const OWNER: &str = "owner:{2}:t";
 /// Timers of each kind of a [`Plan`].
 const EACH: u64 = 60;
 /// Memory for some of a plan's writes.
 const LITTLE: usize = 48 << 10;
-
-/// Where a store loses the last writes.
-enum Site {
-    Failover {
-        master: Server,
-        replica: Server,
-    },
-    ClusterFailover {
-        cluster: TestCluster,
-        replica: Server,
-    },
-    /// Sentinels promote the replica.
-    SentinelFailover {
-        master: Server,
-        replica: Server,
-        sentinels: Sentinels,
-    },
-    /// Restarted from an append-only file without its end.
-    Restart {
-        server: Server,
-        kept: u64,
-    },
-}
-
-impl Site {
-    fn failover() -> Self {
-        let master = Server::start();
-        Self::Failover { replica: master.add_replica(), master }
-    }
-
-    fn cluster_failover() -> Self {
-        let cluster = TestCluster::start();
-        let replica = cluster.add_replica(cluster.node_of(OWNER));
-        cluster.wait_until_listed(&replica);
-        Self::ClusterFailover { cluster, replica }
-    }
-
-    fn sentinel_failover() -> Self {
-        let master = Server::start();
-        let replica = master.add_replica();
-        // The store has the rights that operators are told to give it, and no others.
-        let user =
-            [vec!["ACL".to_owned(), "SETUSER".to_owned()], user_with(&documented_rights("t"))[1..].to_vec()];
-        let user = user.concat();
-        for server in [&master, &replica] {
-            server.call::<()>(&user.iter().map(String::as_str).collect::<Vec<_>>());
-        }
-        Self::SentinelFailover { sentinels: Sentinels::start("shop", &master), master, replica }
-    }
-
-    fn restart() -> Self {
-        let extra = vec!["--appendfsync".to_owned(), "no".to_owned()];
-        let options = ServerOptions { append_only: true, extra, ..ServerOptions::default() };
-        Self::Restart { server: Server::start_with(options), kept: 0 }
-    }
-
-    fn urls(&self) -> Vec<String> {
-        match self {
-            Self::Failover { master, replica } => vec![master.url(), replica.url()],
-            Self::ClusterFailover { cluster, .. } => cluster.urls(),
-            Self::SentinelFailover { sentinels, .. } => {
-                sentinels.urls().iter().map(|url| as_user(url)).collect()
-            }
-            Self::Restart { server, .. } => vec![server.url()],
-        }
-    }
-
-    /// The server that has the partition before the failure.
-    fn master(&self) -> &Server {
-        match self {
-            Self::Failover { master, .. } | Self::SentinelFailover { master, .. } => master,
-            Self::ClusterFailover { cluster, .. } => &cluster.nodes[cluster.node_of(OWNER)],
-            Self::Restart { server, .. } => server,
-        }
-    }
-
-    /// The server that has it afterwards.
-    fn successor(&self) -> &Server {
-        match self {
-            Self::Failover { replica, .. }
-            | Self::ClusterFailover { replica, .. }
-            | Self::SentinelFailover { replica, .. } => replica,
-            Self::Restart { server, .. } => server,
-        }
-    }
-
-    fn length(server: &Server) -> u64 {
-        server.append_only_file().metadata().unwrap().len()
-    }
-
-    /// What is written from here on is going to be lost.
-    fn begin_to_lose(&mut self) {
-        match self {
-            Self::Restart { server, kept } => *kept = Self::length(server),
-            Self::Failover { .. } | Self::ClusterFailover { .. } | Self::SentinelFailover { .. } => {
-                self.master().hold_replicas_back(self.successor());
-            }
-        }
-    }
-
-    /// Waits until the store has asked in vain whether the replica has everything.
-    async fn let_trimming_fail(&self) {
-        if let Self::Restart { .. } = self {
-            return;
-        }
-        let waits = || self.master().calls_of("wait");
-        let before = waits();
-        until("the replica is asked for twice", || waits() >= before + 2).await;
-    }
-
-    /// Loses some of what makes up the digest.
-    fn fail(&mut self, digest: &str) {
-        let loses = |server: &Server| assert_ne!(server.digest(), digest, "nothing is lost");
-        match self {
-            Self::Failover { master, replica } => {
-                master.kill();
-                loses(replica);
-                replica.call::<()>(&["REPLICAOF", "NO", "ONE"]);
-            }
-            Self::ClusterFailover { cluster, replica } => {
-                let master = cluster.node_of(OWNER);
-                cluster.nodes[master].kill();
-                loses(replica);
-                replica.call::<()>(&["CLUSTER", "FAILOVER", "TAKEOVER"]);
-            }
-            Self::SentinelFailover { master, replica, sentinels } => {
-                master.kill();
-                loses(replica);
-                sentinels.wait_for_master(replica);
-            }
-            Self::Restart { server, kept } => {
-                server.kill();
-                // The first bytes of a transaction that is not complete.
-                let file = std::fs::File::options().write(true).open(server.append_only_file()).unwrap();
-                file.set_len(*kept + 10).unwrap();
-                server.restart();
-                loses(server);
-            }
-        }
-    }
-}
 
 /// Timers, by what is answered about them before the failure.
 struct Plan {
@@ -266,12 +125,12 @@ impl Plan {
     }
 }
 
-async fn owner(site: &Site, log_bytes: usize) -> Owner {
+async fn owner(site: &LosingStore, log_bytes: usize) -> Owner {
     Owner::of(connect(RedisOptions { log_bytes, ..RedisOptions::new(site.urls(), "t") }).await).await
 }
 
 /// Redis loses everything since a moment, and the owner writes it again.
-async fn survives(mut site: Site) {
+async fn survives(mut site: LosingStore) {
     let owner = owner(&site, 64 << 20).await;
     let plan = Plan::new();
     plan.prepare(&owner).await;
@@ -312,7 +171,7 @@ impl Plan {
 }
 
 /// The same with a log that does not reach back: the lane ends, and of each kind something is lost.
-async fn loses(mut site: Site, log_bytes: usize) -> LogStatus {
+async fn loses(mut site: LosingStore, log_bytes: usize) -> LogStatus {
     let owner = owner(&site, log_bytes).await;
     let plan = Plan::new();
     plan.prepare(&owner).await;
@@ -351,43 +210,43 @@ async fn with_the_documented_rights_of_sentinels_and_servers_everything_can_be_s
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_loses_nothing() {
-    survives(Site::failover()).await;
+    survives(LosingStore::failover()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_in_a_cluster_loses_nothing() {
-    survives(Site::cluster_failover()).await;
+    survives(LosingStore::cluster_failover()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_by_sentinels_loses_nothing() {
-    survives(Site::sentinel_failover()).await;
+    survives(LosingStore::sentinel_failover()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restart_from_a_cut_append_only_file_loses_nothing() {
-    survives(Site::restart()).await;
+    survives(LosingStore::restart()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_log_a_failover_loses_what_was_answered() {
-    loses(Site::failover(), 0).await;
+    loses(LosingStore::failover(), 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_log_a_failover_in_a_cluster_loses_what_was_answered() {
-    loses(Site::cluster_failover(), 0).await;
+    loses(LosingStore::cluster_failover(), 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_log_a_restart_loses_what_was_answered() {
-    loses(Site::restart(), 0).await;
+    loses(LosingStore::restart(), 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn below_the_log_the_lane_ends_and_a_line_says_what_may_be_lost() {
     let lines = Lines::collect();
-    let status = loses(Site::failover(), LITTLE).await;
+    let status = loses(LosingStore::failover(), LITTLE).await;
     assert!(status.dropped > 0 && status.at_risk_since.is_some(), "{status:?}");
     assert!((1..=LITTLE).contains(&status.bytes), "{status:?}");
     assert_eq!(lines.with("the log is full"), 1);
@@ -396,7 +255,7 @@ async fn below_the_log_the_lane_ends_and_a_line_says_what_may_be_lost() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_log_keeps_what_the_append_only_file_may_not_have() {
-    let Site::Restart { server, .. } = Site::restart() else { unreachable!() };
+    let LosingStore::Restart { server, .. } = LosingStore::restart() else { unreachable!() };
     let owner = Owner::new(&server.url()).await;
     let began = Instant::now();
     owner.one(schedule(&timer(now() + 60_000, 5))).await;
@@ -414,7 +273,7 @@ async fn the_log_keeps_what_the_append_only_file_may_not_have() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_partition_is_given_up_when_replicas_have_it_or_after_a_second() {
-    let mut site = Site::failover();
+    let mut site = LosingStore::failover();
     let store = owner(&site, 64 << 20).await.store;
     let first = Owner::of(store.clone()).await;
     first.one(schedule(&timer(now() + 60_000, 5))).await;
@@ -438,7 +297,7 @@ async fn a_release_that_the_next_owner_has_seen_is_over() {
     let first = Owner::new(&proxy.url()).await;
     proxy.hold();
     let release = tokio::spawn(first.lane.release(Vec::new()));
-    until("released", || master.call::<Option<u8>>(&["HGET", OWNER, "r"]) == Some(1)).await;
+    until("released", || is_released(&master)).await;
     let next = Owner::new(&master.url()).await;
     next.one(schedule(&timer(now() + 60_000, 5))).await;
     proxy.let_through();
@@ -446,21 +305,30 @@ async fn a_release_that_the_next_owner_has_seen_is_over() {
     assert_eq!(lines.with("given up before all replicas have"), 0);
 }
 
+/// Whether a server has that the partition was released.
+fn is_released(server: &Server) -> bool {
+    server.call::<Option<u8>>(&["HGET", OWNER, "r"]) == Some(1)
+}
+
+/// The master fails once it has a timer and then a release. Returns what became of the release.
+async fn fail_during_release(site: &mut LosingStore, owner: &Owner) -> Result<(), LaneError> {
+    owner.one(schedule(&timer(now() + 60_000, 5))).await;
+    let release = tokio::spawn(owner.lane.release(Vec::new()));
+    until("released", || is_released(site.master())).await;
+    let digest = site.master().digest();
+    site.fail(&digest);
+    release.await.unwrap()
+}
+
 /// A release that waits for replicas while the master fails is applied again to its successor. It
 /// waits a second at most, in which a busy machine may not get so far: then with another one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_during_a_release_loses_nothing() {
     for _ in 0..5 {
-        let mut site = Site::failover();
+        let mut site = LosingStore::failover();
         let owner = owner(&site, 64 << 20).await;
         site.begin_to_lose();
-        owner.one(schedule(&timer(now() + 60_000, 5))).await;
-        let release = tokio::spawn(owner.lane.release(Vec::new()));
-        let is_released = |server: &Server| server.call::<Option<u8>>(&["HGET", OWNER, "r"]) == Some(1);
-        until("released", || is_released(site.master())).await;
-        let digest = site.master().digest();
-        site.fail(&digest);
-        release.await.unwrap().unwrap();
+        fail_during_release(&mut site, &owner).await.unwrap();
         if is_released(site.successor()) {
             let next = Owner::of(owner.store.clone()).await;
             assert_eq!(next.load(now() + 3_600_000).await.len(), 1);
@@ -476,17 +344,11 @@ async fn a_failover_during_a_release_loses_nothing() {
 async fn a_release_whose_acquisition_is_lost_says_so() {
     let lines = Lines::collect();
     for _ in 0..5 {
-        let mut site = Site::failover();
+        let mut site = LosingStore::failover();
         let store = connect(RedisOptions::new(site.urls(), "t")).await;
         site.begin_to_lose();
         let owner = Owner::of(store).await;
-        owner.one(schedule(&timer(now() + 60_000, 5))).await;
-        let release = tokio::spawn(owner.lane.release(Vec::new()));
-        let is_released = |server: &Server| server.call::<Option<u8>>(&["HGET", OWNER, "r"]) == Some(1);
-        until("released", || is_released(site.master())).await;
-        let digest = site.master().digest();
-        site.fail(&digest);
-        if let Err(error) = release.await.unwrap() {
+        if let Err(error) = fail_during_release(&mut site, &owner).await {
             assert!(matches!(error, LaneError::RolledBack(_)), "{error:?}");
             assert_eq!(lines.with("writes that the log does not have any more"), 1);
             return;
@@ -503,7 +365,7 @@ async fn writes_that_the_next_owner_has_not_found_are_told_of() {
     let told = || lines.with("writes that the log does not have any more");
     for (lost, release) in [(true, false), (true, true), (false, false), (false, true)] {
         let before = told();
-        let site = Site::failover();
+        let site = LosingStore::failover();
         let (master, successor) = (site.master(), site.successor());
         let owner = owner(&site, 64 << 20).await;
         owner.one(schedule(&timer(now() + 60_000, 5))).await;
@@ -530,7 +392,7 @@ async fn writes_that_the_next_owner_has_not_found_are_told_of() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_demoted_master_says_is_answered_to_nobody() {
     for call in ["get", "a repeat", "nothing to do", "a listing"] {
-        let site = Site::failover();
+        let site = LosingStore::failover();
         let (master, successor) = (site.master(), site.successor());
         let owner = owner(&site, 64 << 20).await;
         let t = timer(now() + 60_000, 5);
@@ -552,7 +414,7 @@ async fn what_a_demoted_master_says_is_answered_to_nobody() {
     }
 }
 
-async fn replicated(site: &Site) -> Owner {
+async fn replicated(site: &LosingStore) -> Owner {
     let durability = RedisDurability::Replicated { replicas: 1, timeout: Duration::from_millis(200) };
     let store: Arc<RedisStore> =
         connect(RedisOptions { durability, ..RedisOptions::new(site.urls(), "t") }).await;
@@ -562,7 +424,7 @@ async fn replicated(site: &Site) -> Owner {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replicated_answers_wait_for_replicas() {
-    let mut site = Site::failover();
+    let mut site = LosingStore::failover();
     let owner = replicated(&site).await;
     let timers: Vec<_> = (0..4).map(|n| timer(now() + 60_000 + n, 5)).collect();
     // A replica that is online may yet be reading what it was sent.
@@ -591,7 +453,7 @@ async fn replicated_answers_wait_for_replicas() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unconfirmed_claim_holds_the_lane_and_does_not_end_it() {
-    let mut site = Site::failover();
+    let mut site = LosingStore::failover();
     let owner = replicated(&site).await;
     site.begin_to_lose();
     let claim = now() + 1_000;

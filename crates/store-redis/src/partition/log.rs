@@ -157,9 +157,9 @@ pub(crate) struct Log {
 #[derive(Default, Debug)]
 struct Records {
     queue: VecDeque<Kept>,
-    /// The last record that was dropped for want of memory, until it is safe: the number to which it
-    /// led, and when it was applied. If the acquisition is not known to be safe: 0, and when that
-    /// was noted.
+    /// The last record that was dropped for want of memory, until it is safe: the number to which
+    /// it led, and when it was applied. If the acquisition is not known to be safe: 0, and when
+    /// that was noted.
     gap: Option<(u64, Instant)>,
     /// Records are being applied again: how old they are says nothing.
     is_replaying: bool,

@@ -270,8 +270,8 @@ impl Owner {
     }
 
     /// Writes what a full store takes, too, as it stores nothing for a client (a split moves timers
-    /// to new hashes). Updates the owner's state. If there is a claim and nothing to write, asks the
-    /// master whether the partition is still ours.
+    /// to new hashes). Updates the owner's state. If there is a claim and nothing to write, asks
+    /// the master whether the partition is still ours.
     pub(super) async fn write_anyway(&mut self, draft: Draft, claim: Option<Time>) -> Result<(), LaneError> {
         let drafted = self.finish(draft, claim);
         match self.write(drafted, claim.is_some()).await? {

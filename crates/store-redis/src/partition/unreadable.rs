@@ -4,8 +4,8 @@
 //! by a row that is read again and again. Such a record is passed over by loads, listings and all
 //! operations that read it. A trim takes it out of its listing; nothing removes the record itself
 //! but a timer that is stored in its place under the same id, and what needs not read it: an
-//! acknowledgement, a cancel by key, a replacement. Bounded: after [`MOST`] ids it forgets them all,
-//! and may log some again.
+//! acknowledgement, a cancel by key, a replacement. Bounded: after [`MOST`] ids it forgets them
+//! all, and may log some again.
 
 use std::collections::HashSet;
 

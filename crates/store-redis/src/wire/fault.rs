@@ -3,8 +3,8 @@
 //! A pure function from an error's text to what the caller does. Not in here: doing it.
 
 /// What to do about an error reply. The script has changed nothing, except perhaps with
-/// [`Remedy::Wait`] (a hash slot that is being migrated cuts scripts off) and [`Remedy::Broken`] (one
-/// of its commands has failed): then its first writes are kept.
+/// [`Remedy::Wait`] (a hash slot that is being migrated cuts scripts off) and [`Remedy::Broken`]
+/// (one of its commands has failed): then its first writes are kept.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Remedy {
     /// MOVED: the hash slot belongs to that node now.

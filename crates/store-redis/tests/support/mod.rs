@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 pub mod lines;
+pub mod losing;
 pub mod owner;
 
 use std::sync::atomic::{AtomicU64, Ordering};
