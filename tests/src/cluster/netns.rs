@@ -154,7 +154,7 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::time::Duration;
 
-    use mtimer_store_redis::test_support::{Server, ServerOptions};
+    use mtimer_store_redis::test_support::{Server, ServerOptions, redis_program};
 
     use super::*;
 
@@ -173,7 +173,7 @@ mod tests {
         let (there, here) = (net.redis.clone(), net.place("client"));
         let server =
             Server::start_with(ServerOptions { place: Some(there.clone()), ..ServerOptions::default() });
-        let mut client = Place::command(Some(&here), "redis-cli")
+        let mut client = Place::command(Some(&here), redis_program("redis-cli"))
             .args(["-h", &there.address.to_string(), "-p", &server.port().to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -1,5 +1,6 @@
 //! Real Redis servers for tests: standalone, cluster, and a proxy that cuts connections. And a
-//! store without its fence.
+//! store without its fence. The servers are those of `MTIMER_REDIS_BIN`, a folder that
+//! `tests/servers` makes, or else those on the `PATH`.
 //!
 //! Behind the feature `test-support`. Everything runs on free loopback ports, or in a [`Place`],
 //! and in temporary folders, and is killed on drop. It panics where a test would: there is nothing
@@ -22,7 +23,7 @@ pub use port::Port;
 pub use proxy::Proxy;
 pub use rights::{as_user, documented_rights, documented_sentinel_rights, user_with};
 pub use sentinel::Sentinels;
-pub use server::{Place, Server, ServerOptions, TlsPort};
+pub use server::{Place, Server, ServerOptions, TlsPort, redis_program};
 pub use slowlog::{Durations, print_durations};
 pub use tls::Authority;
 pub use unfenced::cut_the_fence;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use super::port::Port;
-use super::server::Server;
+use super::server::{Server, redis_program};
 
 /// How long Sentinels may take to start and to find each other, and for a failover.
 const WITHIN: Duration = Duration::from_secs(60);
@@ -110,7 +110,7 @@ impl Sentinel {
         let file = dir.path().join("sentinel.conf");
         let own = "bind 127.0.0.1\nlogfile sentinel.log\n".to_owned();
         std::fs::write(&file, own + config).expect("a temporary file");
-        let child = Command::new("redis-server")
+        let child = Command::new(redis_program("redis-server"))
             .arg(&file)
             .arg("--sentinel")
             .current_dir(dir.path())

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::net::{Ipv4Addr, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,6 +15,12 @@ use super::tls::Authority;
 
 /// How long a server may take to start: a loaded machine is slow.
 const START_WITHIN: Duration = Duration::from_secs(30);
+
+/// A program of the Redis under test, such as `redis-server`: the one in the folder that
+/// `MTIMER_REDIS_BIN` names, or the one on the `PATH`.
+pub fn redis_program(name: &str) -> PathBuf {
+    std::env::var_os("MTIMER_REDIS_BIN").map_or_else(|| name.into(), |folder| Path::new(&folder).join(name))
+}
 
 /// Where a process runs: in a network namespace, with an address of its own there.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -102,7 +108,7 @@ impl Server {
 
     fn try_start(&mut self) -> bool {
         let yes_no = |on| if on { "yes" } else { "no" };
-        let mut command = Place::command(self.options.place.as_ref(), "redis-server");
+        let mut command = Place::command(self.options.place.as_ref(), redis_program("redis-server"));
         command
             .args(["--port", &self.port.number.to_string(), "--bind", &self.host().to_string(), "--save", ""])
             .args(["--protected-mode", yes_no(self.options.place.is_none())])
