@@ -137,6 +137,11 @@ impl ClientArgs {
     /// Starts the log and connects.
     pub(crate) async fn connect(&self) -> Result<Client, Failure> {
         self.log.start()?;
+        self.connect_again().await
+    }
+
+    /// Connects with what the files of token and certificates hold now.
+    pub(crate) async fn connect_again(&self) -> Result<Client, Failure> {
         Ok(self.builder()?.connect().await?)
     }
 

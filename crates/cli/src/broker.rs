@@ -11,7 +11,8 @@ use tempfile::TempDir;
 use super::exit::{Exit, Failure};
 use super::flags::SettingFlags;
 use super::output::{Output, Tone};
-use super::signals::{Hangups, StopSignal};
+use super::reload::Reload;
+use super::signals::StopSignal;
 use super::store::Opened;
 use super::{logging, settings, traces};
 
@@ -20,8 +21,8 @@ const STOPPING: &str = "stopping: running handlers may finish";
 /// A broker to play with: embedded store, one process, stays up
 ///
 /// Starts a broker on an embedded store, says where it listens and what can be typed next, and
-/// stays up until INT or TERM. Without --data its timers live in a temporary folder that is removed
-/// at the end.
+/// stays up until INT or TERM, or until its terminal is closed (HUP; not under nohup). Without
+/// --data its timers live in a temporary folder that is removed at the end.
 ///
 /// Every setting of `mtimer broker` can be given as a flag or as a variable (MTIMER_LISTEN for
 /// --listen, and so on), but for MTIMER_TLS_CA, MTIMER_TLS_CERT and MTIMER_TLS_KEY: here they are
@@ -46,8 +47,11 @@ pub(crate) struct Dev {
 ///
 /// Settings come from flags, over the environment (MTIMER_ and the flag's name in capitals), over
 /// the file, over defaults; --print-config shows what results. A key or a variable that is not
-/// known is an error. With --tokens or --tls-cert it reads the files of tokens and certificates
-/// again on HUP, and within seconds of a change; a file that is not valid changes nothing.
+/// known is an error.
+///
+/// HUP never ends it: it reads the files of tokens and certificates again, and the log says what
+/// was read and which settings of the file have changed and need a restart. Tokens and certificates
+/// are read again within seconds of a change, too; a file that is not valid changes nothing.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  \
     mtimer broker --cluster shop --redis redis://10.0.0.5:6379 --listen 0.0.0.0:7400 \\\n      \
@@ -96,13 +100,16 @@ impl Dev {
         config.broker.traces = traces::sink();
         let ready =
             |addr: SocketAddr| if out.json { Ok(()) } else { out.text(&welcome(out, &config, kept, addr)) };
-        serve(&config, out, ready).await
+        // A closed terminal ends it, as any other program that somebody tries out.
+        let stop = StopSignal::on_signals_and_hangup(STOPPING)?;
+        serve(&config, stop, None, out, ready).await
     }
 }
 
 impl BrokerCommand {
     pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
-        let mut config = settings::read(self.settings.0, self.config.as_deref(), &[])?;
+        let source = settings::Source { flags: self.settings.0, file: self.config };
+        let mut config = source.read()?;
         match (self.store, &config.store) {
             (Some(StoreKind::Embedded), StoreConfig::Redis { .. }) => {
                 return Err(Failure::usage(
@@ -116,7 +123,7 @@ impl BrokerCommand {
         }
         if self.print_config {
             return match out.json {
-                true => out.object(&settings::as_json(&config)?),
+                true => out.object(&settings::as_json(&config.settings())?),
                 false => out.text(config.to_toml()?.trim_end()),
             };
         }
@@ -128,21 +135,20 @@ impl BrokerCommand {
                 out.text(&format!("mtimer broker of cluster {} listens on {addr}", config.broker.cluster))
             }
         };
-        serve(&config, out, ready).await
+        let stop = StopSignal::on_signals(STOPPING)?;
+        let reload = Reload::watch(source, &config)?;
+        serve(&config, stop, Some(reload), out, ready).await
     }
 }
 
 /// Runs a broker until it is told to stop, or ends by itself.
 async fn serve(
     config: &Config,
+    stop: StopSignal,
+    reload: Option<Reload>,
     out: Output,
     ready: impl FnOnce(SocketAddr) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let stop = StopSignal::on_signals(STOPPING)?;
-    // Without tokens and TLS there is nothing to read again, and a HUP ends the process as usual.
-    let access = &config.broker.access;
-    let reloads = access.tokens.is_some() || access.tls.is_some();
-    let hangups = reloads.then(Hangups::watch).transpose()?;
     let opening = Opened::open(&config.store, &config.broker.cluster, config.broker.startup_timeout);
     // Told to stop while it starts, it stops as it would later: gracefully, and that is no
     // failure.
@@ -159,7 +165,7 @@ async fn serve(
         out.object(&started(config, &broker, &opened))?;
     }
     ready(addr)?;
-    let ended = match stop.unless(run(&broker, hangups)).await {
+    let ended = match stop.unless(run(&broker, reload)).await {
         Some(ended) => ended,
         None => broker.stop().await,
     };
@@ -211,14 +217,14 @@ fn new_beside(cluster: &str, others: &[String]) -> String {
     )
 }
 
-/// Waits for the broker's end, and has it read its tokens and certificates again at each HUP.
+/// Waits for the broker's end, and reloads at each HUP.
 async fn run(
     broker: &mtimer_broker::Broker,
-    hangups: Option<Hangups>,
+    reload: Option<Reload>,
 ) -> Result<(), mtimer_broker::BrokerError> {
     let reloading = async {
-        match hangups {
-            Some(hangups) => hangups.each(|| broker.reload()).await,
+        match reload {
+            Some(reload) => reload.at_each_hangup(broker).await,
             None => std::future::pending().await,
         }
     };

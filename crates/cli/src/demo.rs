@@ -54,7 +54,7 @@ const LOOK: Duration = Duration::from_millis(50);
 impl Demo {
     pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
         self.log.start()?;
-        let stop = StopSignal::on_signals("stopping")?;
+        let stop = StopSignal::on_signals_and_hangup("stopping")?;
         let local = Local::start(&self.store).await?;
         let result = self.with(&local, out, &stop).await;
         local.end().await?;

@@ -18,6 +18,7 @@ use super::args::{ClientArgs, destination};
 use super::exit::{Exit, Failure};
 use super::output::{Output, Tone, note, to_line};
 use super::printer::Printer;
+use super::renewal::Renewal;
 use super::signals::StopSignal;
 use super::{exec, moment, view};
 
@@ -25,7 +26,8 @@ use super::{exec, moment, view};
 ///
 /// Registers for a group and an app, prints a line for each callback, and answers it: with
 /// --outcome, or with the exit code of a command that --exec runs for it. Goes on until INT or TERM
-/// (running handlers may finish), or until --count callbacks were taken.
+/// (running handlers may finish), or until --count callbacks were taken. HUP does not end it: it
+/// reads --token-file again, and connects with the new token once running handlers have ended.
 ///
 /// With --json a line has: id, key, group, app, due_ms, received_ms, lateness_ms, attempt, epoch,
 /// headers (an object), and payload (or payload_base64, if it is not text). Times are milliseconds
@@ -84,7 +86,8 @@ impl Listen {
     pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
         let dest = destination(&self.group, &self.app)?;
         let stop = StopSignal::on_signals("stopping: running handlers may finish")?;
-        let client = self.client.connect().await?;
+        let mut renewal = Renewal::watch(&self.client)?;
+        let mut client = self.client.connect().await?;
         if !out.json {
             note(&format!("listening for {dest} at {} (Ctrl-C ends it)", client.info().broker));
         }
@@ -94,10 +97,12 @@ impl Listen {
         let mut taken = 0;
         while count.is_none_or(|count| taken < count) {
             let round = ListenRound::new(count.map(|count| count - taken), concurrency);
-            taken += take(&client, &dest, &handler, round, &stop, &closed).await?;
+            let end = RoundEnd { stop: &stop, closed: &closed, renewal: &mut renewal };
+            taken += take(&client, &dest, &handler, round, end).await?;
             if stop.is_asked() || closed.is_cancelled() {
                 break;
             }
+            client = renewal.apply(client).await;
         }
         let settled = client.close().await;
         let written = handler.printer.end();
@@ -110,6 +115,13 @@ impl Listen {
     }
 }
 
+/// What ends a round, besides its count.
+struct RoundEnd<'a> {
+    stop: &'a StopSignal,
+    closed: &'a CancellationToken,
+    renewal: &'a mut Renewal,
+}
+
 /// Takes callbacks until the round is over, and waits for their handlers; returns how many there
 /// were.
 async fn take(
@@ -117,8 +129,7 @@ async fn take(
     dest: &Destination,
     handler: &Arc<Handler>,
     round: ListenRound,
-    stop: &StopSignal,
-    closed: &CancellationToken,
+    end: RoundEnd<'_>,
 ) -> Result<u64, Failure> {
     let round = Arc::new(round);
     let registration = {
@@ -137,8 +148,9 @@ async fn take(
     };
     tokio::select! {
         () = round.reached.cancelled() => {}
-        () = closed.cancelled() => {}
-        () = stop.asked() => {}
+        () = end.closed.cancelled() => {}
+        () = end.stop.asked() => {}
+        () = end.renewal.wanted() => {}
         refused = registration.refused() => return Err(refused.into()),
     }
     let ending = registration.stop();

@@ -33,6 +33,8 @@ mod problems;
 mod progress;
 mod query;
 mod redis;
+mod reload;
+mod renewal;
 mod repair;
 mod schedule;
 mod settings;

@@ -1,6 +1,6 @@
 //! A broker's settings as the command line sees them: reading the layers, and showing the result.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use mtimer_broker::config::{Config, PartialConfig};
 use serde_json::Value;
@@ -30,16 +30,29 @@ pub(crate) fn read(flags: PartialConfig, file: Option<&Path>, but: &[&str]) -> R
     Ok(config)
 }
 
+/// Where the settings of a broker come from, so that they can be read again.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    pub(crate) flags: PartialConfig,
+    pub(crate) file: Option<PathBuf>,
+}
+
+impl Source {
+    pub(crate) fn read(&self) -> Result<Config, Failure> {
+        read(self.flags.clone(), self.file.as_deref(), &[])
+    }
+}
+
 /// The settings as JSON, under the names that they have in the file.
-pub(crate) fn as_json(config: &Config) -> Result<Value, Failure> {
+pub(crate) fn as_json(settings: &PartialConfig) -> Result<Value, Failure> {
     let wrong = |e| Failure::new(Exit::Failed, format!("cannot write the settings: {e}"));
-    serde_json::to_value(config.settings()).map_err(wrong)
+    serde_json::to_value(settings).map_err(wrong)
 }
 
 /// The command with the default of every setting in its help; `but` are told elsewhere.
 pub(crate) fn with_defaults(command: clap::Command, but: &[&str]) -> clap::Command {
     let Ok(config) = PartialConfig::default().resolve() else { return command };
-    let Ok(Value::Object(defaults)) = as_json(&config) else { return command };
+    let Ok(Value::Object(defaults)) = as_json(&config.settings()) else { return command };
     let told = |name: &str| !but.contains(&name);
     defaults.into_iter().filter(|(name, _)| told(name)).fold(command, |command, (name, value)| {
         let shown = match value {

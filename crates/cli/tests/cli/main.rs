@@ -9,6 +9,7 @@ mod dead;
 mod demo;
 mod disk;
 mod file;
+mod hangup;
 mod harness;
 mod listen;
 mod redis;

@@ -1,0 +1,109 @@
+//! HUP at a broker: what is read again, and what would need a restart.
+//!
+//! Invariant: HUP never ends a broker, whatever its settings, and what cannot be read again changes
+//! nothing.
+//! Not in here: reading the files of tokens and certificates ([`mtimer_broker::Broker::reload`]).
+
+use mtimer_broker::Broker;
+use mtimer_broker::config::{Config, PartialConfig};
+use serde_json::Value;
+
+use super::exit::{Exit, Failure};
+use super::settings::{Source, as_json};
+use super::signals::Hangups;
+
+/// What a HUP changes. From when this exists on, none ends the process.
+pub(crate) struct Reload {
+    hangups: Hangups,
+    source: Source,
+    /// The settings in use.
+    used: PartialConfig,
+    /// What the broker reads again.
+    files: Vec<&'static str>,
+}
+
+impl Reload {
+    pub(crate) fn watch(source: Source, config: &Config) -> Result<Self, Failure> {
+        let hangups = Hangups::watch()?;
+        Ok(Self { hangups, source, used: config.settings(), files: files(&config.settings()) })
+    }
+
+    /// Reloads at each HUP, without an end.
+    pub(crate) async fn at_each_hangup(mut self, broker: &Broker) {
+        loop {
+            self.hangups.next().await;
+            match self.files.is_empty() {
+                true => tracing::info!("HUP: there are no tokens and no certificates to read again"),
+                false => tracing::info!(files = self.files.join(", "), "HUP: reads these again"),
+            }
+            broker.reload();
+            self.look_at_settings().await;
+        }
+    }
+
+    /// Says which settings have changed and wait for a restart.
+    async fn look_at_settings(&self) {
+        let source = self.source.clone();
+        // An address to listen on may be a name that has to be looked up.
+        let reading = tokio::task::spawn_blocking(move || source.read());
+        let read = reading.await.unwrap_or_else(|e| Err(Failure::new(Exit::Failed, e.to_string())));
+        let changed = read.and_then(|config| changed(&self.used, &config.settings()));
+        match changed {
+            Ok(changed) if changed.is_empty() => {}
+            Ok(changed) => tracing::warn!(
+                settings = changed.join(", "),
+                "these settings have changed and count from the next start on: restart this broker"
+            ),
+            Err(error) => {
+                tracing::warn!(%error, "the settings are not valid any more: a restart would fail");
+            }
+        }
+    }
+}
+
+/// What is read again, by the settings that name it.
+fn files(settings: &PartialConfig) -> Vec<&'static str> {
+    let given = [
+        ("tokens", settings.tokens.is_some()),
+        ("peer-token-file", settings.peer_token_file.is_some()),
+        ("tls-cert", settings.tls_cert.is_some()),
+        ("tls-client-ca", settings.tls_client_ca.is_some()),
+        ("tls-ca", settings.tls_ca.is_some()),
+    ];
+    given.into_iter().filter(|(_, given)| *given).map(|(name, _)| name).collect()
+}
+
+/// The names of the settings that differ.
+fn changed(used: &PartialConfig, now: &PartialConfig) -> Result<Vec<String>, Failure> {
+    let (used, now) = (as_json(used)?, as_json(now)?);
+    let (Value::Object(used), Value::Object(now)) = (&used, &now) else { return Ok(Vec::new()) };
+    let mut names: Vec<String> =
+        used.keys().chain(now.keys()).filter(|name| used.get(*name) != now.get(*name)).cloned().collect();
+    names.sort_unstable();
+    names.dedup();
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(toml: &str) -> PartialConfig {
+        toml::from_str::<PartialConfig>(toml).unwrap().resolve().unwrap().settings()
+    }
+
+    #[test]
+    fn settings_that_differ_are_named() {
+        let used = settings("memory = \"64MiB\"\n[[group-limit]]\ngroup = \"g\"\npending = 5");
+        assert_eq!(changed(&used, &used).unwrap(), [""; 0]);
+        let now = settings("listen = \"127.0.0.1:7500\"\nmemory = \"65MiB\"");
+        assert_eq!(changed(&used, &now).unwrap(), ["group-limit", "listen", "memory"]);
+    }
+
+    #[test]
+    fn only_what_there_is_is_read_again() {
+        assert_eq!(files(&settings("")), [""; 0]);
+        let with = "tokens = \"t\"\ntls-cert = \"c\"\ntls-key = \"k\"";
+        assert_eq!(files(&settings(with)), ["tokens", "tls-cert"]);
+    }
+}
