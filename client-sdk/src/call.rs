@@ -193,9 +193,9 @@ impl PendingOp {
                 }
                 RequestError::Refused { code, message }
             }
-            // The store may have taken the first sending, and refused the repeat as full.
-            ErrorCode::StoreFull if !waiter.is_fresh() => {
-                self.waiter.give_up(now, &message);
+            // A refusal speaks of this sending alone: an earlier one may have been done.
+            _ if !waiter.is_fresh() => {
+                self.waiter.give_up(now, &format!("a repeat was refused: {message}"));
                 return RetryPlan::Answered;
             }
             _ => {
@@ -262,13 +262,14 @@ impl RequestFrame {
     }
 
     /// It cannot be sent: an error to all who wait.
-    pub(crate) fn fail(self, reason: &str) {
+    pub(crate) fn fail(self, now: Instant, reason: &str) {
         for (_, waiter) in self.waiters {
-            let error = match waiter.lost {
-                true => unknown(reason),
-                false => RequestError::Refused { code: ErrorCode::Invalid, message: reason.to_owned() },
-            };
-            waiter.answer(Err(error));
+            if waiter.is_fresh() {
+                let message = reason.to_owned();
+                waiter.answer(Err(RequestError::Refused { code: ErrorCode::Invalid, message }));
+            } else {
+                waiter.give_up(now, reason);
+            }
         }
     }
 }

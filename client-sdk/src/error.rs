@@ -131,7 +131,8 @@ impl ConnectError {
 /// has repeated by itself what it could by then.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// The broker said no, after repeats where they could help.
+    /// The broker said no, after repeats where they could help. Nothing was done: a repeat that is
+    /// refused after a sending that may have been done is [`RequestError::Unknown`].
     #[error("refused by the broker: {message}")]
     Refused {
         /// The kind; never [`ErrorCode::Unknown`] or [`ErrorCode::NotReplicated`].
@@ -161,7 +162,8 @@ pub enum RequestError {
         /// Why, as far as known.
         reason: String,
     },
-    /// It may or may not have been done, and a repeat can no longer find out; `get` tells what is.
+    /// It may or may not have been done, and a repeat can no longer find out, because it comes too
+    /// late or is refused; `get` tells what is.
     #[error("the outcome is unknown ({reason}): ask with get")]
     Unknown {
         /// How that came about.

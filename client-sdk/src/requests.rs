@@ -148,11 +148,11 @@ impl Requests {
     }
 
     /// The frame cannot be written: an error to all who wait.
-    pub(crate) fn unsent(&mut self, frame: RequestFrame, reason: &str) {
+    pub(crate) fn unsent(&mut self, frame: RequestFrame, now: Instant, reason: &str) {
         if let Some(connection) = self.sessions.get_mut(&frame.session) {
             connection.out -= 1;
         }
-        frame.fail(reason);
+        frame.fail(now, reason);
     }
 
     /// Takes in a reply; says how many operations are sent again. An error is a breach of the

@@ -309,8 +309,8 @@ impl Router {
     }
 
     /// See [`Requests::unsent`].
-    pub(crate) fn unsent(&mut self, frame: RequestFrame, reason: &str) {
-        self.requests.unsent(frame, reason);
+    pub(crate) fn unsent(&mut self, frame: RequestFrame, now: Instant, reason: &str) {
+        self.requests.unsent(frame, now, reason);
     }
 
     /// Queues a question.

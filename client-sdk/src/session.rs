@@ -283,7 +283,9 @@ impl SessionWriter {
                     }
                     // The bounds of a frame are far below the limit; a value that cannot be encoded
                     // fails its callers.
-                    Err(error) => self.state.router.locked().unsent(frame, &error.to_string()),
+                    Err(error) => {
+                        self.state.router.locked().unsent(frame, Instant::now(), &error.to_string());
+                    }
                 }
                 return;
             }

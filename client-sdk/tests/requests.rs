@@ -312,6 +312,58 @@ async fn a_final_refusal_comes_back_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_refused_repeat_says_nothing_of_what_was_sent_before() {
+    let codes = [
+        ErrorCode::Invalid,
+        ErrorCode::Unauthorized,
+        ErrorCode::StoreFull,
+        ErrorCode::Version,
+        ErrorCode::Protocol,
+    ];
+    for code in codes {
+        let broker = Broker::start().await;
+        let (client, mut peer) = broker.connect().await;
+        let (answer, ()) = tokio::join!(client.schedule(soon()), async {
+            peer.request().await;
+            drop(peer);
+            let mut peer = broker.accept().await;
+            let again = peer.request().await;
+            peer.reply(&again, failed(code)).await;
+            peer.until_heard().await;
+        });
+        let error = answer.unwrap_err();
+        let unknown = matches!(&error, ScheduleError::Request { error: RequestError::Unknown { .. }, .. });
+        assert!(unknown && !error.has_no_side_effects(), "{code:?} after a lost connection: {error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_after_a_broker_that_did_not_know_is_unknown() {
+    let broker = Broker::start().await;
+    let (client, mut peer) = broker.connect().await;
+    let (answer, ()) = tokio::join!(client.cancel(TimerId::from_u128(1)), async {
+        let request = peer.request().await;
+        peer.reply(&request, failed(ErrorCode::Unknown)).await;
+        let again = peer.request().await;
+        peer.reply(&again, failed(ErrorCode::Unauthorized)).await;
+    });
+    assert!(matches!(answer, Err(RequestError::Unknown { .. })), "{answer:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn stored_and_then_refused_is_still_stored() {
+    let broker = Broker::start().await;
+    let (client, mut peer) = broker.connect().await;
+    let (answer, ()) = tokio::join!(client.cancel(TimerId::from_u128(1)), async {
+        let request = peer.request().await;
+        peer.reply(&request, failed(ErrorCode::NotReplicated)).await;
+        let again = peer.request().await;
+        peer.reply(&again, failed(ErrorCode::Unauthorized)).await;
+    });
+    assert!(matches!(answer, Err(RequestError::NotReplicated { .. })), "{answer:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn lost_and_then_not_possible_is_unknown_in_the_end() {
     let broker = Broker::start().await;
     let (client, mut peer) = broker.connect().await;

@@ -182,9 +182,9 @@ impl World {
             // "Nothing was done" speaks of this sending only: after a lost one, or one that was
             // stored, it changes nothing.
             match kind {
-                1 | 3 | 6 if !seen.tainted => (seen.open, seen.first) = (false, None),
+                1 | 3 | 4 | 6 if !seen.tainted => (seen.open, seen.first) = (false, None),
                 2 | 5 => seen.tainted = true,
-                0 | 4 => seen.open = false,
+                0 => seen.open = false,
                 _ => {}
             }
         }

@@ -80,7 +80,7 @@ fn what_is_about_to_be_written_is_under_way() {
 #[test]
 fn what_cannot_be_written_is_under_way_no_more() {
     let Gathered { mut router, session, now, frame, mut answer } = Gathered::new();
-    router.unsent(frame, "too long");
+    router.unsent(frame, Instant::now(), "too long");
     let refused = answer.try_recv().unwrap();
     assert!(matches!(refused, Err(RequestError::Refused { code: ErrorCode::Invalid, .. })), "{refused:?}");
     router.sweep(now);
