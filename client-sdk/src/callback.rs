@@ -46,7 +46,7 @@ pub struct Callback {
     pub payload: Bytes,
     pub(crate) headers: Headers,
     /// When it arrived, by this client's view of the cluster clock
-    /// ([`Client::now`](crate::Client::now)).
+    /// ([`Client::now`](crate::Client::now)). Never before [`Callback::due`].
     pub received: Time,
     pub(crate) handle: Arc<SessionHandle>,
     pub(crate) state: Arc<ClientState>,

@@ -69,9 +69,10 @@ impl Client {
     /// Returns the time by the cluster clock, to the millisecond.
     ///
     /// It is learned in the handshake, carried on by this machine's monotonic clock and the time
-    /// for which it was suspended, and corrected by every heartbeat. It is never behind the
-    /// cluster's clock, and ahead of it by a round trip and a millisecond at most. This machine's
-    /// wall clock has no part in it.
+    /// for which it was suspended, and corrected by every heartbeat and by the due times of what is
+    /// delivered. It is never behind a time that a broker has shown, and ahead of the cluster's
+    /// clock by a round trip and a millisecond at most. This machine's wall clock has no part in
+    /// it.
     pub fn now(&self) -> Time {
         self.state().clock.now()
     }

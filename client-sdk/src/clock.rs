@@ -5,6 +5,10 @@
 //! that was cut off). The estimate stays inside the bounds of every sample, at their upper end, so
 //! that "in five seconds" is never less.
 //!
+//! A delivery proves that its due time has been reached. It moves the estimate up to that time, so
+//! that no callback seems early; an answer to a ping, which bounds the time from both sides, moves
+//! it back if need be.
+//!
 //! Several brokers may see the cluster's clock a little differently. Each has its own estimate; the
 //! one that is furthest ahead counts, so that the client is behind none of them.
 //!
@@ -21,6 +25,12 @@ use mtimer_types::Time;
 use tokio::time::Instant;
 
 use crate::sync::Locked;
+
+/// How far a due time may move the estimate, µs. Brokers tell of a correction by more than 1 ms
+/// before they deliver what is due by it, so the estimate lags by a few milliseconds at most, unless
+/// this host was frozen and cannot tell. A due time that is further ahead may be that of a broker
+/// that started after the deciding clock had stepped back.
+const MOST_PROVED_US: u64 = 250_000;
 
 #[derive(Debug)]
 pub(crate) struct ClientClock {
@@ -90,6 +100,25 @@ impl ClientClock {
         let at_origin = state.sources.entry(session).or_default();
         *at_origin = (*at_origin).max(lowest.saturating_sub(elapsed));
         state.at_origin = state.sources.values().copied().max().unwrap_or(0);
+    }
+
+    /// Connection `session` has delivered a timer that was due at `due`: its broker's clock showed
+    /// that at least. Returns whether that is too far ahead to be believed without asking the
+    /// broker for its time.
+    pub(crate) fn proved(&self, session: u64, due: Time, received: Instant) -> bool {
+        let elapsed = self.elapsed(received);
+        let proved = (due.as_ms() * 1_000).saturating_sub(elapsed);
+        let mut state = self.state.locked();
+        state.look(self.ahead_us);
+        let Some(at_origin) = state.sources.get_mut(&session).filter(|known| **known < proved) else {
+            return false;
+        };
+        if proved - *at_origin > MOST_PROVED_US {
+            return true;
+        }
+        *at_origin = proved;
+        state.at_origin = state.at_origin.max(proved);
+        false
     }
 
     /// A connection is gone: its samples count no more, if there are others.
@@ -228,6 +257,40 @@ mod tests {
         assert_eq!(clock.at(at(700)), Time::from_ms(9_000));
         clock.corrected(3, Time::from_ms(8_000), at(800));
         assert_eq!(clock.at(at(800)), Time::from_ms(9_100));
+    }
+
+    #[test]
+    fn the_clock_never_shows_less_than_a_delivery_proves() {
+        let start = Instant::now();
+        let at = |us: u64| start + Duration::from_micros(us);
+        let clock = ClientClock::new(Time::from_ms(1_000), at(0), at(0));
+        // The broker's clock runs a little faster; 100 ms later it is at 1,101.0 ms.
+        let arrived = at(100_000);
+        assert_eq!(clock.at(arrived), Time::from_ms(1_100));
+        assert!(!clock.proved(1, Time::from_ms(1_101), arrived));
+        assert_eq!(clock.at(arrived), Time::from_ms(1_101));
+        assert_eq!(clock.at(at(101_000)), Time::from_ms(1_102), "it goes on from there");
+        assert_eq!(clock.at_broker(1, arrived), Time::from_ms(1_101));
+        // What was due earlier proves nothing new.
+        assert!(!clock.proved(1, Time::from_ms(500), arrived));
+        assert_eq!(clock.at(arrived), Time::from_ms(1_101));
+        // A pong that says less corrects it: a broker that was started after a step back.
+        clock.observe(1, Time::from_ms(1_050), at(110_000), at(111_000));
+        assert_eq!(clock.at(at(111_000)), Time::from_ms(1_051));
+    }
+
+    #[test]
+    fn a_proof_far_ahead_is_no_time_to_go_by_but_a_reason_to_ask() {
+        let start = Instant::now();
+        let clock = ClientClock::new(Time::from_ms(1_000), start, start);
+        let hour_ahead = Time::from_ms(1_000 + 3_600_000);
+        assert!(clock.proved(1, hour_ahead, start), "the broker is to be asked");
+        assert_eq!(clock.at(start), Time::from_ms(1_000), "in five seconds stays in five seconds");
+        // Of a connection that is gone nothing is taken in.
+        clock.observe(2, Time::from_ms(1_000), start, start);
+        clock.forget(2);
+        assert!(!clock.proved(2, Time::from_ms(1_100), start));
+        assert_eq!(clock.at(start), Time::from_ms(1_000));
     }
 
     #[test]

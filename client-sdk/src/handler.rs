@@ -196,7 +196,7 @@ impl Dispatcher {
             timeout: Duration::from_millis(u64::from(timeout_ms)),
             payload,
             headers,
-            received,
+            received: received.max(due),
             handle: Arc::clone(handle),
             state: Arc::clone(&self.state),
         }

@@ -162,12 +162,9 @@ impl Reader<'_> {
         let mut router = self.state.router.locked();
         let Some(outbox) = router.outbox(session) else { return Ok(()) };
         if number == UNASKED_PONG {
-            // Half a round trip old, at least: a ping tells more.
-            if !outbox.is_unanswered() {
-                outbox.ping();
-                self.handle.to_send.notify_one();
-            }
             drop(router);
+            // Half a round trip old, at least: a ping tells more.
+            self.ask_time();
             self.state.clock.corrected(session, time, now);
             return Ok(());
         }
@@ -180,6 +177,15 @@ impl Reader<'_> {
         drop(router);
         self.state.clock.observe(session, time, sent, now);
         Ok(())
+    }
+
+    /// Sends a ping, whose answer tells the broker's time.
+    fn ask_time(&self) {
+        let mut router = self.state.router.locked();
+        if let Some(outbox) = router.outbox(self.handle.session).filter(|outbox| !outbox.is_unanswered()) {
+            outbox.ping();
+            self.handle.to_send.notify_one();
+        }
     }
 
     fn deliver(
@@ -201,6 +207,10 @@ impl Reader<'_> {
         };
         if deliveries.is_empty() {
             return Ok(());
+        }
+        let due = deliveries.iter().map(|delivery| delivery.due).max();
+        if due.is_some_and(|due| self.state.clock.proved(session, due, at)) {
+            self.ask_time();
         }
         let received = self.state.clock.at(at);
         let deliveries = deliveries.into();

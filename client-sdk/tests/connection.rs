@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use fake::{Broker, START, delivery, dest, until, welcome};
 use mtimer_client::{
-    Client, ConnectError, ErrorCode, Outcome, RegisterError, RequestError, Schedule, ScheduleError, TimerId,
-    limits,
+    Callback, Client, ConnectError, ErrorCode, Outcome, RegisterError, RequestError, Schedule, ScheduleError,
+    TimerId, limits,
 };
-use mtimer_protocol::{MAGIC, OpReply, Role, ServerMessage, UNASKED_PONG, VERSION};
+use mtimer_protocol::{Delivery, MAGIC, OpReply, Role, ServerMessage, UNASKED_PONG, VERSION};
 use tokio::time::Instant;
 
 #[tokio::test(start_paused = true)]
@@ -327,4 +327,28 @@ async fn a_broker_that_takes_nothing_is_given_up() {
     assert!(client.stats().repeated > 0);
     assert_eq!(client.stats().connections, 2);
     talk.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_callback_is_never_received_before_its_due_time() {
+    let broker = Broker::start().await;
+    let (client, mut peer) = broker.connect().await;
+    let (seen, mut callbacks) = tokio::sync::mpsc::unbounded_channel();
+    let handler =
+        move |callback: Callback| std::future::ready(seen.send(callback).map_err(|e| e.to_string()));
+    let registration = client.on(dest(), handler).unwrap();
+    let (number, _) = peer.registration(&dest()).await;
+    // The broker's clock is a little ahead of what this client makes of it, as it may be between
+    // two heartbeats; then by an hour, which no broker's clock is.
+    for ahead_ms in [2, 3_600_000] {
+        let due = client.now() + ahead_ms;
+        peer.deliver(number, vec![Delivery { due, ..delivery(ahead_ms) }]).await;
+        let callback = callbacks.recv().await.unwrap();
+        assert!(callback.received >= due, "received {} ms early", due.ms_since(callback.received));
+        assert_eq!(callback.lateness_ms(), callback.received.ms_since(due));
+        peer.settle(1).await;
+    }
+    let now = client.now();
+    assert!((START..START + 60_000).contains(&now), "a wrong due time is no time to go by: {now}");
+    drop(registration);
 }

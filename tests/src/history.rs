@@ -112,6 +112,8 @@ pub enum Event {
     Delivered {
         /// When.
         at: u64,
+        /// When, as the client tells it.
+        received: u64,
         /// Which client, of those that record.
         client: u32,
         /// Under this id.

@@ -63,6 +63,7 @@ impl Recorder {
             && plan.headers() == *callback.headers();
         let event = Event::Delivered {
             at,
+            received: callback.received.as_ms(),
             client,
             id: callback.id,
             epoch: callback.epoch.0,

@@ -33,6 +33,11 @@ impl Timer<'_> {
                     format!("delivered at {}, {} ms before its due time {}", d.at, d.due - d.at, d.due),
                 ));
             }
+            if d.received < d.due {
+                let early = d.due - d.received;
+                let what = format!("received {early} ms before its due time by the client's clock");
+                found.push((3, what));
+            }
             let asked_for = |m: &Moved| m.due == d.due && !matches!(m.said, Said::Refused);
             let born = if self.plan.exact { d.due == self.plan.due } else { d.due >= self.plan.due };
             if !born && !self.timeline.moves.iter().any(asked_for) {

@@ -11,6 +11,7 @@ use crate::left::{Final, Left};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
     pub(super) at: u64,
+    pub(super) received: u64,
     pub(super) id: TimerId,
     pub(super) epoch: u64,
     pub(super) attempt: u32,
@@ -75,10 +76,11 @@ pub(super) fn timelines(history: &History, end: &Final) -> BTreeMap<u64, Timelin
             Event::Purge { asked, answered, said } => timeline.purges.push((*asked, *answered, *said)),
             Event::Looked { at, state } => timeline.looks.push((*at, *state)),
             Event::Ended { at, how } => timeline.endings.push((*at, *how)),
-            Event::Delivered { at, id, epoch, attempt, due, intact, .. } => {
+            Event::Delivered { at, received, id, epoch, attempt, due, intact, .. } => {
+                let received = *received;
                 ids.insert(*id, *serial);
                 let (at, id, epoch, attempt, due, intact) = (*at, *id, *epoch, *attempt, *due, *intact);
-                timeline.deliveries.push(Seen { at, id, epoch, attempt, due, intact });
+                timeline.deliveries.push(Seen { at, received, id, epoch, attempt, due, intact });
             }
             Event::Settled { at, epoch, attempt, outcome } => {
                 timeline.settled.push((*at, *epoch, *attempt, *outcome));

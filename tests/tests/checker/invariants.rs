@@ -39,8 +39,16 @@ fn invariant_2_only_what_was_scheduled_fires() {
     let mut story = Story::default();
     story.history.strangers.push("timer x".into());
     story.breaks(2, "nobody scheduled timer x");
-    let other =
-        Event::Delivered { at: DUE, client: 0, id: id(1), epoch: EPOCH, attempt: 1, due: DUE, intact: false };
+    let other = Event::Delivered {
+        at: DUE,
+        received: DUE,
+        client: 0,
+        id: id(1),
+        epoch: EPOCH,
+        attempt: 1,
+        due: DUE,
+        intact: false,
+    };
     Story::default()
         .timer(1)
         .event(1, other)
@@ -48,6 +56,7 @@ fn invariant_2_only_what_was_scheduled_fires() {
         .breaks(2, "another content");
     let other = Event::Delivered {
         at: DUE + 900,
+        received: DUE + 900,
         client: 0,
         id: id(2),
         epoch: EPOCH,
@@ -75,6 +84,22 @@ fn invariant_3_nothing_is_early() {
         .delivered_for(1, DUE - 1, 1, EPOCH, 1)
         .settled(1, 2, EPOCH, 1, Handled::Ok)
         .breaks(3, "nobody asked for");
+    // By the host's clock it came in time, and its handler reads the client's.
+    let seen_early = Event::Delivered {
+        at: DUE + 1,
+        received: DUE - 1,
+        client: 0,
+        id: id(1),
+        epoch: EPOCH,
+        attempt: 1,
+        due: DUE,
+        intact: true,
+    };
+    Story::default()
+        .timer(1)
+        .event(1, seen_early)
+        .settled(1, 2, EPOCH, 1, Handled::Ok)
+        .breaks(3, "1 ms before its due time by the client's clock");
 }
 
 #[test]
@@ -97,6 +122,7 @@ fn invariant_5_duplicates_are_higher_and_have_a_cause() {
             1,
             Event::Delivered {
                 at: DUE + 20,
+                received: DUE + 20,
                 client: 1,
                 id: id(1),
                 epoch: EPOCH,

@@ -56,7 +56,16 @@ impl Story {
         let at = DUE.checked_add_signed(after).unwrap();
         self.event(
             serial,
-            Event::Delivered { at, client: 0, id: id(serial), epoch, attempt, due, intact: true },
+            Event::Delivered {
+                at,
+                received: at.max(due),
+                client: 0,
+                id: id(serial),
+                epoch,
+                attempt,
+                due,
+                intact: true,
+            },
         )
     }
 

@@ -99,7 +99,11 @@ impl History {
             return;
         }
         let back = self.stepped_back_ms;
-        let wrong = if life.too_late.as_ref().is_some_and(follows) {
+        let wrong = if m.time + back < d.due {
+            // A client takes a delivery as proof that its due time has been reached.
+            let early = d.due.ms_since(m.time);
+            Some(format!("3: sent {early} ms before its due time, by its owner's clock"))
+        } else if life.too_late.as_ref().is_some_and(follows) {
             Some("TooLate: an attempt begins after a cancel was answered".to_owned())
         } else if life.replaced.as_ref().is_some_and(follows) {
             Some("replace: sent after the replacing schedule was answered".to_owned())
