@@ -27,9 +27,10 @@ use super::output::Output;
 /// instead.
 ///
 /// What to expect after something was lost: timers of lost batches are gone; timers whose
-/// settlement or cancel was lost are pending again, so some are delivered once more; at-most-once
-/// timers that were due may have been delivered, so they are kept as claimed and unconfirmed, and
-/// are not delivered again unless you replay them.
+/// settlement or cancel was lost are pending again, so some are delivered once more. At-most-once
+/// timers that were pending or parked, and not written since, may have been delivered: they are
+/// kept as claimed and unconfirmed, also those whose time is yet to come, and are not delivered
+/// unless you replay them.
 ///
 /// Exit codes: 0 if nothing is damaged, 9 if something is lost (or would be, with --dry-run), 12
 /// if nothing can be kept without a backup, 13 if a broker has the directory open: stop it first.

@@ -44,6 +44,9 @@ pub(crate) struct Torn {
 pub(crate) struct JournalCheck {
     pub(crate) walk: Walk,
     pub(crate) damages: Vec<Damage>,
+    /// What was written with this sequence number of the engine or a later one was written after
+    /// everything that is lost. 0: nothing is lost. `u64::MAX`: it is not known.
+    pub(crate) intact_from: u64,
     torn: Option<Torn>,
 }
 
@@ -114,7 +117,7 @@ pub(crate) fn check_journals(
         let flaws = checked.journal(&journal, watermark);
         on_journal(&journal, &flaws);
     }
-    let JournalCheck { walk, damages, torn } = &mut checked;
+    let JournalCheck { walk, damages, torn, intact_from } = &mut checked;
     let last = walk.last.unwrap_or(0);
     if let (Some(path), Some(synced)) = (paths.last(), watermark.filter(|synced| *synced > last))
         && (walk.last.is_some() && torn.is_none() && damages.is_empty())
@@ -122,6 +125,7 @@ pub(crate) fn check_journals(
         let mut damage = Damage::new(path, read_journal(path)?.len() as u64, "the journal ends too early");
         damage.batches = Some(synced - last);
         damages.push(damage);
+        *intact_from = u64::MAX;
     }
     Ok(checked)
 }
@@ -140,6 +144,7 @@ impl JournalCheck {
                 self.torn = Some(Torn { path: journal.path.clone(), at: at as u64, bytes });
                 break;
             };
+            self.intact_from = self.intact_from.max(next.map_or(u64::MAX, |next| next.seqno));
             let end = next.map_or(bytes.len(), |next| next.at);
             let until = next.and_then(|next| next.header).map(|(group, _)| group.first - 1);
             let until = until.or(watermark.filter(|_| !journal.is_sealed));
@@ -228,10 +233,14 @@ pub(crate) fn check(directory: &Path, database: &Path, limit: u64) -> io::Result
     let mut checked = check_journals(database, watermark, |_, _| {})?;
     let has_batches = checked.walk.batches > 0 || watermark.is_some_and(|synced| synced > 0);
     if database.try_exists()? || has_batches {
-        checked.damages.extend(check_tables(database, has_batches, limit)?);
+        let mut others = check_tables(database, has_batches, limit)?;
         if has_batches && journals(database)?.is_empty() {
-            checked.damages.push(Damage::new(&database.join("0.jnl"), 0, "the journal is missing"));
+            others.push(Damage::new(&database.join("0.jnl"), 0, "the journal is missing"));
         }
+        if !others.is_empty() {
+            checked.intact_from = u64::MAX;
+        }
+        checked.damages.extend(others);
     }
     Ok(checked)
 }

@@ -3,8 +3,9 @@
 //!
 //! Batches that are missing in a journal are bridged, key intervals that cannot be read in a table
 //! are left out, and rows that contradict each other are brought into agreement: the entry for
-//! moved timers decides where a timer is. If anything answered was lost, at-most-once timers that
-//! were due are filed as claimed and unconfirmed, since they may have been delivered.
+//! moved timers decides where a timer is. If anything answered was lost, every at-most-once timer that
+//! waits and was not written since is filed as claimed and unconfirmed: what was lost may have taken
+//! it, or rescheduled it to a time at which it was taken.
 //!
 //! Invariant: the damaged database is not changed, only moved.
 
@@ -114,5 +115,5 @@ fn rebuild(path: &Path, directory: &Directory, checked: &JournalCheck) -> Result
     let from = Tree::open(&old, CACHE_BYTES)?;
     let mut to = Tree::open(&new, CACHE_BYTES)?;
     to.raise_group(from.group().max(group::watermark(path)?.unwrap_or(0)));
-    Rebuild::new(from, to, directory.partitions(), report).run()
+    Rebuild::new(from, to, directory.partitions(), report, checked.intact_from).run()
 }

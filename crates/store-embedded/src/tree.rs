@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Slice};
+use fjall::{AbstractTree, Database, Keyspace, KeyspaceCreateOptions, PersistMode, SeqNo, Slice};
 
 use crate::check;
 use crate::damage::Damage;
@@ -202,6 +202,12 @@ impl Tree {
             let (key, value) = row.into_inner()?;
             Ok((key, Bytes::copy_from_slice(&value)))
         })
+    }
+
+    /// The engine's sequence number of a row's last write, if the row can be read.
+    pub(crate) fn written_at(&self, space: Space, key: &[u8]) -> Option<u64> {
+        let entry = self.spaces[space as usize].tree.get_internal_entry(key, SeqNo::MAX).ok()??;
+        Some(entry.key.seqno)
     }
 
     fn wait_for_background(&self) -> Result<(), Fault> {

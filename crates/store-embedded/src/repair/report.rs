@@ -16,8 +16,8 @@ pub struct RepairReport {
     pub timers_kept: u64,
     /// Rows that cannot be read or contradict others.
     pub rows_dropped: u64,
-    /// Of the timers kept: at most once, due, and filed as claimed and unconfirmed, since they may
-    /// have been delivered.
+    /// Of the timers kept: at most once, not written since the loss, and filed as claimed and
+    /// unconfirmed, since they may have been delivered.
     pub unconfirmed: u64,
     /// Of the timers' destinations: so many whose names are lost. They are filed under the group
     /// `lost`, the app being a number.

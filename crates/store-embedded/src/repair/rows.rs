@@ -37,8 +37,8 @@ pub(super) struct Rebuild {
     partitions: Vec<PartitionCounters>,
     owners: BTreeMap<PartitionId, StoredOwner>,
     parked: BTreeMap<(PartitionId, u32), u64>,
-    /// Something answered is lost.
-    is_lossy: bool,
+    /// Rows of this sequence number or a later one were written after everything that is lost.
+    intact_from: u64,
     /// By the host's clock, in ms.
     now: u64,
     report: RepairReport,
@@ -46,7 +46,7 @@ pub(super) struct Rebuild {
 }
 
 impl Rebuild {
-    pub(super) fn new(from: Tree, to: Tree, partitions: u16, report: RepairReport) -> Self {
+    pub(super) fn new(from: Tree, to: Tree, partitions: u16, report: RepairReport, intact_from: u64) -> Self {
         Self {
             from,
             to,
@@ -54,7 +54,7 @@ impl Rebuild {
             partitions: vec![PartitionCounters::default(); usize::from(partitions)],
             owners: BTreeMap::new(),
             parked: BTreeMap::new(),
-            is_lossy: !report.damages.is_empty(),
+            intact_from,
             now: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64),
             report,
             unwritten: 0,
@@ -62,14 +62,13 @@ impl Rebuild {
     }
 
     pub(super) fn run(mut self) -> Result<RepairReport, Fault> {
-        let facts = self.rows(Space::Facts, Self::fact)?;
-        let pending = self.rows(Space::Pending, Self::pending)?;
-        let queue = self.rows(Space::Queues, Self::queue)?;
+        self.rows(Space::Facts, Self::fact)?;
+        self.rows(Space::Pending, Self::pending)?;
+        self.rows(Space::Queues, Self::queue)?;
         self.to.write()?;
-        let keys = self.rows(Space::Keys, Self::key)?;
-        let ended = self.rows(Space::Ended, Self::ended)?;
         // Entries for moved timers are made from the timers.
-        self.is_lossy |= facts || pending || queue || keys || ended;
+        self.rows(Space::Keys, Self::key)?;
+        self.rows(Space::Ended, Self::ended)?;
         for (n, counters) in self.partitions.iter().enumerate() {
             let p = PartitionId(n as u16);
             self.to.put(Space::Facts, fact_key(FactName::Counters(p)), counters.encode());
@@ -82,14 +81,13 @@ impl Rebuild {
         Ok(self.report)
     }
 
-    /// Visits every row of a space that can be read. Returns whether some cannot.
+    /// Visits every row of a space that can be read.
     fn rows(
         &mut self,
         space: Space,
         visit: impl Fn(&mut Self, &Slice, Bytes) -> Result<bool, Fault>,
-    ) -> Result<bool, Fault> {
+    ) -> Result<(), Fault> {
         let mut from: Bound<Vec<u8>> = Bound::Unbounded;
-        let mut is_lossy = false;
         loop {
             let bound = match &from {
                 Bound::Included(key) | Bound::Excluded(key) => Bound::Included(&key[..]),
@@ -113,15 +111,15 @@ impl Rebuild {
                 last = Some(key.to_vec());
             }
             if !broken {
-                return Ok(is_lossy);
+                return Ok(());
             }
-            is_lossy = true;
+            self.intact_from = u64::MAX;
             let reached = match (last, &from) {
                 (Some(last), _) => last,
                 (None, Bound::Included(key) | Bound::Excluded(key)) => key.clone(),
                 (None, Bound::Unbounded) => Vec::new(),
             };
-            let Some(next) = self.readable_after(space, &reached) else { return Ok(true) };
+            let Some(next) = self.readable_after(space, &reached) else { return Ok(()) };
             from = Bound::Included(next);
         }
     }
@@ -254,12 +252,18 @@ impl Rebuild {
             return Ok(false);
         }
         let Some(row) = self.row(id, here, &value)? else { return Ok(false) };
-        let may_be_delivered = self.is_lossy && fire.as_ms() <= self.now;
-        if row.record.timer.mode == Mode::AtMostOnce && may_be_delivered {
+        if self.may_have_been_sent(Space::Pending, key, &row) {
             return self.unconfirmed(p, row);
         }
         self.keep(p, &row, here, key.clone(), value);
         Ok(true)
+    }
+
+    /// Whether what is lost may have taken a timer that waits: it is delivered at most once, and was
+    /// not written since. Its time says nothing: what is lost may have rescheduled it.
+    fn may_have_been_sent(&self, space: Space, key: &Slice, row: &Row) -> bool {
+        let is_old = || self.from.written_at(space, key).is_none_or(|seqno| seqno < self.intact_from);
+        row.record.timer.mode == Mode::AtMostOnce && is_old()
     }
 
     /// Files a timer that may have been delivered as claimed and unconfirmed.
@@ -300,6 +304,9 @@ impl Rebuild {
             return Ok(false);
         }
         let Some(row) = self.row(id, here, &value)? else { return Ok(false) };
+        if row.at == At::Parked && self.may_have_been_sent(Space::Queues, key, &row) {
+            return self.unconfirmed(p, row);
+        }
         self.keep(p, &row, here, key.clone(), value);
         Ok(true)
     }

@@ -7,6 +7,7 @@
 
 #![allow(clippy::unwrap_used, reason = "this is a test")]
 
+mod histories;
 mod image;
 mod repair;
 
