@@ -39,7 +39,7 @@ pub use behaviour::Behaviour;
 pub use binary::{mtimer, without_settings};
 pub use broker::{Broker, Launch, Sabotage};
 pub use check::{HOP_MS, Verdict, Violation, check, judge, print_violations};
-pub use cluster::{Cluster, Load, Member, Net, Proxy, Redis, RedisKind, Setup, Way, Ways, Work, apart};
+pub use cluster::{Cluster, Lag, Load, Member, Net, Proxy, Redis, RedisKind, Setup, Way, Ways, Work, apart};
 pub use drain::{drain, free_keys, purge};
 pub use edges::{Connect, Edges, watch_clock};
 pub use figures::Figures;

@@ -210,17 +210,17 @@ async fn with_the_documented_rights_of_sentinels_and_servers_everything_can_be_s
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_loses_nothing() {
-    survives(LosingStore::failover()).await;
+    survives(LosingStore::failover().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_in_a_cluster_loses_nothing() {
-    survives(LosingStore::cluster_failover()).await;
+    survives(LosingStore::cluster_failover().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_by_sentinels_loses_nothing() {
-    survives(LosingStore::sentinel_failover()).await;
+    survives(LosingStore::sentinel_failover().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -230,12 +230,12 @@ async fn a_restart_from_a_cut_append_only_file_loses_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_log_a_failover_loses_what_was_answered() {
-    loses(LosingStore::failover(), 0).await;
+    loses(LosingStore::failover().await, 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_log_a_failover_in_a_cluster_loses_what_was_answered() {
-    loses(LosingStore::cluster_failover(), 0).await;
+    loses(LosingStore::cluster_failover().await, 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -246,7 +246,7 @@ async fn without_the_log_a_restart_loses_what_was_answered() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn below_the_log_the_lane_ends_and_a_line_says_what_may_be_lost() {
     let lines = Lines::collect();
-    let status = loses(LosingStore::failover(), LITTLE).await;
+    let status = loses(LosingStore::failover().await, LITTLE).await;
     assert!(status.dropped > 0 && status.at_risk_since.is_some(), "{status:?}");
     assert!((1..=LITTLE).contains(&status.bytes), "{status:?}");
     assert_eq!(lines.with("the log is full"), 1);
@@ -273,7 +273,7 @@ async fn the_log_keeps_what_the_append_only_file_may_not_have() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_partition_is_given_up_when_replicas_have_it_or_after_a_second() {
-    let mut site = LosingStore::failover();
+    let mut site = LosingStore::failover().await;
     let store = owner(&site, 64 << 20).await.store;
     let first = Owner::of(store.clone()).await;
     first.one(schedule(&timer(now() + 60_000, 5))).await;
@@ -325,7 +325,7 @@ async fn fail_during_release(site: &mut LosingStore, owner: &Owner) -> Result<()
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_during_a_release_loses_nothing() {
     for _ in 0..5 {
-        let mut site = LosingStore::failover();
+        let mut site = LosingStore::failover().await;
         let owner = owner(&site, 64 << 20).await;
         site.begin_to_lose();
         fail_during_release(&mut site, &owner).await.unwrap();
@@ -344,7 +344,7 @@ async fn a_failover_during_a_release_loses_nothing() {
 async fn a_release_whose_acquisition_is_lost_says_so() {
     let lines = Lines::collect();
     for _ in 0..5 {
-        let mut site = LosingStore::failover();
+        let mut site = LosingStore::failover().await;
         let store = connect(RedisOptions::new(site.urls(), "t")).await;
         site.begin_to_lose();
         let owner = Owner::of(store).await;
@@ -365,7 +365,7 @@ async fn writes_that_the_next_owner_has_not_found_are_told_of() {
     let told = || lines.with("writes that the log does not have any more");
     for (lost, release) in [(true, false), (true, true), (false, false), (false, true)] {
         let before = told();
-        let site = LosingStore::failover();
+        let site = LosingStore::failover().await;
         let (master, successor) = (site.master(), site.successor());
         let owner = owner(&site, 64 << 20).await;
         owner.one(schedule(&timer(now() + 60_000, 5))).await;
@@ -392,7 +392,7 @@ async fn writes_that_the_next_owner_has_not_found_are_told_of() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_demoted_master_says_is_answered_to_nobody() {
     for call in ["get", "a repeat", "nothing to do", "a listing"] {
-        let site = LosingStore::failover();
+        let site = LosingStore::failover().await;
         let (master, successor) = (site.master(), site.successor());
         let owner = owner(&site, 64 << 20).await;
         let t = timer(now() + 60_000, 5);
@@ -424,7 +424,7 @@ async fn replicated(site: &LosingStore) -> Owner {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replicated_answers_wait_for_replicas() {
-    let mut site = LosingStore::failover();
+    let mut site = LosingStore::failover().await;
     let owner = replicated(&site).await;
     let timers: Vec<_> = (0..4).map(|n| timer(now() + 60_000 + n, 5)).collect();
     // A replica that is online may yet be reading what it was sent.
@@ -439,7 +439,7 @@ async fn replicated_answers_wait_for_replicas() {
     let (cancel, _) = Plan::step("cancelled", &timers[0]);
     assert_eq!(owner.one(cancel).await, UNCONFIRMED);
     assert_eq!(owner.one(ack(timers[1].id)).await, Answer::Done, "settling does not wait");
-    site.master().let_replicas_follow();
+    site.let_replica_follow();
     let deadline = Instant::now() + WITHIN;
     let old = Answer::Schedule(ScheduleAnswer::Scheduled { new: false, replaced: None });
     loop {
@@ -453,7 +453,7 @@ async fn replicated_answers_wait_for_replicas() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unconfirmed_claim_holds_the_lane_and_does_not_end_it() {
-    let mut site = LosingStore::failover();
+    let mut site = LosingStore::failover().await;
     let owner = replicated(&site).await;
     site.begin_to_lose();
     let claim = now() + 1_000;
@@ -465,7 +465,7 @@ async fn an_unconfirmed_claim_holds_the_lane_and_does_not_end_it() {
         answers = &mut first => panic!("the claim is not confirmed: {answers:?}"),
         down = down => drop(down.unwrap()),
     }
-    site.master().let_replicas_follow();
+    site.let_replica_follow();
     assert_eq!(first.await.unwrap(), vec![NEW]);
     assert_eq!(site.master().digest(), site.successor().digest());
     assert!(owner.store.owner(PARTITION).await.unwrap().claimed_until >= claim);

@@ -27,8 +27,15 @@ fn replica_of(server: &Server) -> Server {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replicated_writes_wait_for_replicas() {
+    // One that is dead is not connected any more; one that hangs is, and does not answer.
+    for is_dead in [false, true] {
+        wait_for_a_replica_that(is_dead).await;
+    }
+}
+
+async fn wait_for_a_replica_that(is_dead: bool) {
     let server = Server::start();
-    let replica = replica_of(&server);
+    let mut replica = replica_of(&server);
     // The handshake of a replica takes a while.
     while !server.call::<String>(&["INFO", "replication"]).contains("state=online") {
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -46,13 +53,21 @@ async fn replicated_writes_wait_for_replicas() {
     assert!(answers.iter().all(|a| *a == NEW));
     let stored: u64 = replica.call(&["EXISTS", "owner:{2}:t"]);
     assert_eq!(stored, 1);
-    drop(replica);
+    if is_dead {
+        replica.kill();
+    } else {
+        replica.freeze();
+    }
     let fresh = timer(now() + 60_000, 5);
     assert_eq!(owner.one(schedule(&fresh)).await, Answer::Refused(Refusal::NotReplicated));
     assert_eq!(owner.one(cancel(timers[0].id)).await, Answer::Refused(Refusal::NotReplicated));
     assert_eq!(owner.one(ack(timers[1].id)).await, Answer::Done, "settling does not wait");
     // It is stored and may stay: a repeat says so, once there are replicas again.
-    let _replica = replica_of(&server);
+    if is_dead {
+        replica.restart();
+    } else {
+        replica.thaw();
+    }
     loop {
         match owner.one(schedule(&fresh)).await {
             Answer::Refused(Refusal::NotReplicated) => {}
@@ -77,7 +92,7 @@ async fn an_unconfirmed_claim_that_was_recovered_holds_the_lane_and_does_not_end
     let owner = Owner::of(store).await;
     let unsettled = Answer::Refused(Refusal::NotReplicated);
     while owner.one(schedule(&timer(now() + 60_000, 5))).await == unsettled {}
-    drop(replica);
+    replica.freeze();
     proxy.lose_answer(MARK);
     let timers: Vec<_> = (0..4).map(|n| timer(now() + 60_000 + n, 5)).collect();
     let claim = now() + 1_000;
@@ -86,7 +101,7 @@ async fn an_unconfirmed_claim_that_was_recovered_holds_the_lane_and_does_not_end
     let others: Vec<_> = timers[1..].iter().map(|t| owner.send(vec![schedule(t)])).collect();
     let mut health = owner.lane.health();
     health.wait_for(|h| matches!(h, Health::Down(why) if why.contains("replica"))).await.unwrap();
-    let _replica = replica_of(&server);
+    replica.thaw();
     // It was answered when a replica had it.
     assert_eq!(first.await.unwrap(), vec![NEW]);
     for answers in others {
@@ -107,7 +122,7 @@ async fn what_was_filed_behind_an_unconfirmed_claim_is_loaded_after_a_cut() {
     let owner = Owner::of(store).await;
     let unsettled = Answer::Refused(Refusal::NotReplicated);
     while owner.one(schedule(&timer(now() + 30_000, 5))).await == unsettled {}
-    drop(replica);
+    replica.freeze();
     // Each in a slot of its own.
     let timers: Vec<_> = (1..=32).map(|n| timer(now() + n * 120_000, 5)).collect();
     let claim = now() + 1_000;
@@ -117,7 +132,7 @@ async fn what_was_filed_behind_an_unconfirmed_claim_is_loaded_after_a_cut() {
     let mut health = owner.lane.health();
     health.wait_for(|h| matches!(h, Health::Down(why) if why.contains("replica"))).await.unwrap();
     proxy.cut();
-    let _replica = replica_of(&server);
+    replica.thaw();
     assert_eq!(first.await.expect("the lane is alive"), vec![NEW]);
     for answers in others {
         let answers = answers.await.expect("the lane is alive");

@@ -21,7 +21,7 @@ use rustix::process::Signal;
 pub use load::{Load, Work};
 pub use netns::{Net, apart};
 pub use proxy::{Proxy, Way, Ways};
-pub use redis::{Redis, RedisKind};
+pub use redis::{Lag, Redis, RedisKind};
 
 use crate::broker::{Broker, Launch, Sabotage};
 use crate::history::{Excuse, History};
@@ -118,7 +118,7 @@ impl Cluster {
         let net = setup.net.then(Net::lay);
         let redis = match &net {
             Some(net) => Redis::masters_in(net.redis.clone()),
-            None => Redis::start(setup.redis),
+            None => Redis::start(setup.redis).await,
         };
         let mut this = Self {
             members: Vec::new(),

@@ -144,6 +144,11 @@ impl Proxy {
         &self.address
     }
 
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.address.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).expect("host:port")
+    }
+
     /// How often something was lost, held back or slowed so far.
     pub fn disturbed(&self) -> u64 {
         self.disturbed.load(Ordering::Relaxed)

@@ -1,14 +1,35 @@
 //! The Redis below a cluster of brokers: one server, or a Redis Cluster with or without replicas.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use mtimer_store_redis::test_support::{Place, Server, ServerOptions, TestCluster};
 
+use super::proxy::{Proxy, Way, Ways};
 use crate::drain::is_leak;
+use crate::party::Label;
 use crate::wait_for;
 
 /// How long a promotion may take: a loaded machine is slow.
 const TIMEOUT: Duration = Duration::from_secs(60);
+/// The first request of a replica, and nothing else's of one that connects.
+const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
+/// How proxies name connections of replicas.
+const REPLICA: &str = "replica";
+/// How long a slow link to a replica takes for a piece of 64 KiB at most, ms.
+const SLOW_MS: u64 = 2_000;
+
+/// How a replica lags. It stays connected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lag {
+    /// What it is sent does not arrive; what it says does.
+    Held,
+    /// The link to it is slow: it follows, and falls behind ever further.
+    Slow,
+    /// It is stopped with its machine: it neither receives nor says anything.
+    Stopped,
+}
 
 /// Which Redis.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,6 +42,8 @@ pub enum RedisKind {
     Masters,
     /// Three masters with a replica each.
     Replicated,
+    /// The same; each server is reached through a proxy that can make its replica lag.
+    ReplicatedByProxy,
 }
 
 /// See the module. Killed on drop.
@@ -34,17 +57,19 @@ pub enum Redis {
         masters: TestCluster,
         /// The replica of each, in the masters' order.
         replicas: Vec<Server>,
+        /// In front of each server, by the server's port, if there are any.
+        proxies: BTreeMap<u16, Proxy>,
     },
 }
 
 impl Redis {
     /// Three masters in one place.
     pub fn masters_in(place: Place) -> Self {
-        Self::Many { masters: TestCluster::start_in(place), replicas: Vec::new() }
+        Self::of(TestCluster::start_in(place), Vec::new())
     }
 
     /// Starts it and waits until it is well.
-    pub fn start(kind: RedisKind) -> Self {
+    pub async fn start(kind: RedisKind) -> Self {
         match kind {
             RedisKind::One => Self::One(Server::start_with(ServerOptions::default())),
             RedisKind::AppendOnly => {
@@ -57,16 +82,38 @@ impl Redis {
                     ..ServerOptions::default()
                 }))
             }
-            RedisKind::Masters => Self::Many { masters: TestCluster::start(), replicas: Vec::new() },
+            RedisKind::Masters => Self::of(TestCluster::start(), Vec::new()),
             RedisKind::Replicated => {
                 let masters = TestCluster::start();
                 let replicas: Vec<Server> =
                     (0..masters.nodes.len()).map(|master| masters.add_replica(master)).collect();
                 // Brokers count a replica once they have seen it.
                 replicas.iter().for_each(|replica| masters.wait_until_listed(replica));
-                Self::Many { masters, replicas }
+                Self::of(masters, replicas)
             }
+            RedisKind::ReplicatedByProxy => Self::start_with_proxies().await,
         }
+    }
+
+    fn of(masters: TestCluster, replicas: Vec<Server>) -> Self {
+        Self::Many { masters, replicas, proxies: BTreeMap::new() }
+    }
+
+    async fn start_with_proxies() -> Self {
+        let (mut masters, mut replicas) = (TestCluster::start(), Vec::new());
+        let mut proxies = BTreeMap::new();
+        for master in 0..masters.nodes.len() {
+            let proxy = before(&masters.nodes[master]).await;
+            tokio::task::block_in_place(|| masters.announce(master, proxy.port()));
+            let mut replica = tokio::task::block_in_place(|| masters.add_replica(master));
+            proxies.insert(masters.nodes[master].port(), proxy);
+            let proxy = before(&replica).await;
+            replica.announce_port(proxy.port());
+            tokio::task::block_in_place(|| masters.wait_until_announced(proxy.port()));
+            proxies.insert(replica.port(), proxy);
+            replicas.push(replica);
+        }
+        Self::Many { masters, replicas, proxies }
     }
 
     /// As a broker takes it.
@@ -97,7 +144,7 @@ impl Redis {
     pub fn many(&mut self) -> (&mut TestCluster, &mut Vec<Server>) {
         match self {
             Self::One(_) => panic!("this Redis is no cluster"),
-            Self::Many { masters, replicas } => (masters, replicas),
+            Self::Many { masters, replicas, .. } => (masters, replicas),
         }
     }
 
@@ -109,12 +156,38 @@ impl Redis {
         }
     }
 
+    /// Has a master's replica lag from now on, until the master is failed over.
+    pub fn make_lag(&self, master: usize, lag: Lag) {
+        let Self::Many { masters, replicas, proxies } = self else { panic!("this Redis is no cluster") };
+        let way = match lag {
+            Lag::Held | Lag::Stopped => Way::Held,
+            Lag::Slow => Way::Slow(SLOW_MS),
+        };
+        let proxy = proxies.get(&masters.nodes[master].port()).expect("a proxy before the master");
+        proxy.set_for(REPLICA, Ways::back(way));
+        if lag == Lag::Stopped {
+            replicas[master].freeze();
+        }
+    }
+
+    /// How far a master's replica is behind, in bytes; it is asserted that it is connected.
+    pub fn lag_of(&self, master: usize) -> u64 {
+        let Self::Many { masters, .. } = self else { panic!("this Redis is no cluster") };
+        masters.nodes[master].replica_lags_by().expect("a replica that lags is connected")
+    }
+
     /// Kills a master and has its replica take its place; returns when that one says that it is a
-    /// master.
+    /// master. What has not arrived at a replica that lags is lost.
     pub async fn fail_over(&mut self, master: usize) {
-        let (masters, replicas) = self.many();
+        let Self::Many { masters, replicas, proxies } = self else { panic!("this Redis is no cluster") };
         masters.nodes[master].kill();
+        if let Some(proxy) = proxies.get(&masters.nodes[master].port()) {
+            // Nothing of what is on its way arrives.
+            proxy.set_for(REPLICA, Ways::both(Way::Lost));
+            proxy.reset();
+        }
         let replica = &replicas[master];
+        replica.thaw();
         // Without waiting for the other masters to agree that it is dead: what is tested is not
         // Redis.
         replica.call::<()>(&["CLUSTER", "FAILOVER", "TAKEOVER"]);
@@ -124,7 +197,10 @@ impl Redis {
     /// Starts a master that was failed over again: it becomes the replica of who took its place,
     /// and the two change names.
     pub fn bring_back(&mut self, master: usize) {
-        let (masters, replicas) = self.many();
+        let Self::Many { masters, replicas, proxies } = self else { panic!("this Redis is no cluster") };
+        if let Some(proxy) = proxies.get(&masters.nodes[master].port()) {
+            proxy.heal();
+        }
         masters.nodes[master].restart();
         let (old, new) = (&masters.nodes[master], &replicas[master]);
         let began = std::time::Instant::now();
@@ -143,7 +219,7 @@ impl Redis {
     pub fn leaks(&self) -> Vec<String> {
         let servers: Vec<&Server> = match self {
             Self::One(server) => vec![server],
-            Self::Many { masters, replicas } => masters.nodes.iter().chain(replicas).collect(),
+            Self::Many { masters, replicas, .. } => masters.nodes.iter().chain(replicas).collect(),
         };
         let of = |server: &&Server| {
             let keys = server.keys();
@@ -152,6 +228,12 @@ impl Redis {
         let leaks = servers.iter().filter(|server| is_master(server)).flat_map(of);
         leaks.map(|key| format!("the key {key} is left in Redis")).collect()
     }
+}
+
+/// A proxy before a server, which names the connections of replicas.
+async fn before(server: &Server) -> Proxy {
+    let label: Label = Arc::new(|_, _, first| if first == PING { REPLICA } else { "" }.to_owned());
+    Proxy::start(&server.address(), label).await
 }
 
 /// Whether a server is there and is a master.

@@ -56,6 +56,18 @@ impl TestCluster {
         this
     }
 
+    /// Has a master reached by a proxy's port, by clients and by replicas. Waits until all masters
+    /// know that.
+    pub fn announce(&mut self, master: usize, port: u16) {
+        self.nodes[master].announce_port(port);
+        self.wait_until_announced(port);
+    }
+
+    /// Waits until all masters list a server at this port among those that have data.
+    pub fn wait_until_announced(&self, port: u16) {
+        until(|| self.nodes.iter().all(|node| lists(node, port)));
+    }
+
     /// Starts a replica of a master and waits until it has everything.
     pub fn add_replica(&self, master: usize) -> Server {
         let replica = self.add_empty_replica(master);
@@ -80,15 +92,7 @@ impl TestCluster {
 
     /// Waits until all masters list a replica among those that have data.
     pub fn wait_until_listed(&self, replica: &Server) {
-        let port = redis::Value::Int(replica.port().into());
-        let lists = |node: &Server| {
-            let slots: Vec<Vec<redis::Value>> = node.call(&["CLUSTER", "SLOTS"]);
-            slots
-                .iter()
-                .flatten()
-                .any(|row| matches!(row, redis::Value::Array(row) if row.get(1) == Some(&port)))
-        };
-        until(|| self.nodes.iter().all(lists));
+        self.wait_until_announced(replica.port());
     }
 
     fn wait(&self, ready: impl Fn(&str) -> bool) {
@@ -175,6 +179,14 @@ impl TestCluster {
         keys.sort_unstable();
         keys
     }
+}
+
+/// Whether a node lists a server of this port among those that have data.
+fn lists(node: &Server, port: u16) -> bool {
+    let port = redis::Value::Int(port.into());
+    let slots: Vec<Vec<redis::Value>> = node.call(&["CLUSTER", "SLOTS"]);
+    let is_it = |row: &redis::Value| matches!(row, redis::Value::Array(row) if row.get(1) == Some(&port));
+    slots.iter().flatten().any(is_it)
 }
 
 fn until(agreed: impl Fn() -> bool) {

@@ -9,6 +9,8 @@ use tokio_util::sync::CancellationToken;
 
 /// The command that runs a script.
 const SCRIPT: &[u8] = b"EVALSHA";
+/// The command by which a replica begins to follow.
+const FOLLOW: &[u8] = b"PSYNC";
 /// What a connection asks for a sign of life.
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
@@ -31,6 +33,24 @@ enum Armed {
     Overtake(Vec<u8>),
 }
 
+/// Whose answers stay in the proxy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Held {
+    Nobodys,
+    Replicas,
+    Everybodys,
+}
+
+impl Held {
+    const fn applies_to(self, is_replica: bool) -> bool {
+        match self {
+            Self::Nobodys => false,
+            Self::Replicas => is_replica,
+            Self::Everybodys => true,
+        }
+    }
+}
+
 #[derive(Debug)]
 struct State {
     target: String,
@@ -40,8 +60,7 @@ struct State {
     /// What the server has answered to them.
     late_answers: Mutex<String>,
     lost: std::sync::atomic::AtomicUsize,
-    /// Answers stay in the proxy.
-    held: watch::Sender<bool>,
+    held: watch::Sender<Held>,
     /// Cancelled to cut all connections; `None`: down.
     up: Mutex<Option<CancellationToken>>,
 }
@@ -65,7 +84,7 @@ impl Proxy {
             delayed: Mutex::default(),
             late_answers: Mutex::default(),
             lost: 0.into(),
-            held: watch::Sender::new(false),
+            held: watch::Sender::new(Held::Nobodys),
             up: Mutex::new(Some(CancellationToken::new())),
         });
         let end = CancellationToken::new();
@@ -86,15 +105,25 @@ impl Proxy {
         &self.address
     }
 
-    /// Forwards nothing that the server sends from now on. A replica behind the proxy lags. What is
-    /// held is lost with its connection.
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.address.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).expect("host:port")
+    }
+
+    /// Forwards nothing that the server sends from now on. What is held is lost with its connection.
     pub fn hold(&self) {
-        self.state.held.send_replace(true);
+        self.state.held.send_replace(Held::Everybodys);
+    }
+
+    /// Forwards nothing that the server sends to replicas from now on: they lag. They stay
+    /// connected, and the server hears how far they are. What is held is lost with its connection.
+    pub fn hold_replicas(&self) {
+        self.state.held.send_replace(Held::Replicas);
     }
 
     /// Forwards what was held, and what follows.
     pub fn let_through(&self) {
-        self.state.held.send_replace(false);
+        self.state.held.send_replace(Held::Nobodys);
     }
 
     /// The next request that contains `mark` reaches the server; its answer is lost, and the
@@ -180,8 +209,15 @@ async fn forward(mut client: TcpStream, state: &State, up: &CancellationToken) {
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let mut held = state.held.subscribe();
     let (mut request, mut answer) = (vec![0; 256 << 10], vec![0; 256 << 10]);
+    let mut is_replica = false;
     loop {
+        let may_pass = !held.borrow_and_update().applies_to(is_replica);
         tokio::select! {
+            changed = held.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+            }
             read = client.read(&mut request) => {
                 let Ok(n @ 1..) = read else { return };
                 // It may have been working when the proxy went down: what was sent later must not
@@ -189,6 +225,7 @@ async fn forward(mut client: TcpStream, state: &State, up: &CancellationToken) {
                 if up.is_cancelled() {
                     return;
                 }
+                is_replica |= has(&request[..n], FOLLOW);
                 match state.take(&request[..n]) {
                     Armed::Nothing => {
                         if server.write_all(&request[..n]).await.is_err() {
@@ -231,9 +268,10 @@ async fn forward(mut client: TcpStream, state: &State, up: &CancellationToken) {
                     }
                 }
             }
-            read = server.read(&mut answer) => {
+            read = server.read(&mut answer), if may_pass => {
                 let Ok(n @ 1..) = read else { return };
-                if held.wait_for(|held| !held).await.is_err() {
+                // It may have come before it was to be held and be seen afterwards.
+                if held.wait_for(|held| !held.applies_to(is_replica)).await.is_err() {
                     return;
                 }
                 if client.write_all(&answer[..n]).await.is_err() {
@@ -259,6 +297,10 @@ async fn answers_so_far(server: &mut TcpStream) -> std::io::Result<Vec<u8>> {
     }
     answers.truncate(answers.len() - ECHOED.len());
     Ok(answers)
+}
+
+fn has(request: &[u8], mark: &[u8]) -> bool {
+    request.windows(mark.len()).any(|w| w == mark)
 }
 
 fn count_scripts(requests: &[u8]) -> usize {
@@ -302,7 +344,7 @@ impl State {
 
     fn take(&self, request: &[u8]) -> Armed {
         let mut armed = self.armed.lock().unwrap();
-        let has = |mark: &[u8]| request.windows(mark.len()).any(|w| w == mark);
+        let has = |mark: &[u8]| has(request, mark);
         let hit = match &mut *armed {
             Armed::Nothing => false,
             Armed::Answer(mark, others @ 1..) => {

@@ -33,7 +33,12 @@ impl Sentinels {
     /// Starts three Sentinels that call the master by this name, and waits until they know each
     /// other and its replica.
     pub fn start(name: &str, master: &Server) -> Self {
-        let mut config = format!("sentinel monitor {name} {} {} 2\n", master.host(), master.port());
+        Self::start_at(name, &master.address())
+    }
+
+    /// The same for the master at an address, which may be a proxy's.
+    pub fn start_at(name: &str, address: &str) -> Self {
+        let mut config = format!("sentinel monitor {name} {} 2\n", address.replace(':', " "));
         for (setting, value) in [("down-after-milliseconds", DOWN_AFTER_MS), ("failover-timeout", 3_000)] {
             writeln!(config, "sentinel {setting} {name} {value}").expect("a string takes text");
         }

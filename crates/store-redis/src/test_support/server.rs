@@ -275,10 +275,22 @@ impl Server {
         }
     }
 
-    /// Cuts the replicas off once they have all that was answered before.
-    pub fn hold_replicas_back(&self, replica: &Self) {
-        self.wait_for_replica(replica);
-        self.cut_replicas_off();
+    /// Has clients, replicas and other nodes of its cluster told of the port of a proxy in place of
+    /// its own.
+    pub fn announce_port(&mut self, port: u16) {
+        const SETTING: &str = "cluster-announce-port";
+        self.call::<()>(&["CONFIG", "SET", SETTING, &port.to_string()]);
+        self.options.extra.extend([format!("--{SETTING}"), port.to_string()]);
+    }
+
+    /// How far the one replica that is connected is behind, in bytes of the replication stream;
+    /// `None`: none is connected.
+    pub fn replica_lags_by(&self) -> Option<u64> {
+        let info: String = self.call(&["INFO", "replication"]);
+        let row = info.lines().find(|line| line.starts_with("slave0:") && line.contains("state=online"))?;
+        let at = row.split(',').find_map(|field| field.strip_prefix("offset="))?;
+        let end = info.lines().find_map(|line| line.strip_prefix("master_repl_offset:"))?;
+        Some(end.trim().parse::<u64>().ok()?.saturating_sub(at.parse().ok()?))
     }
 
     /// Waits until a replica has all that was answered before.
@@ -290,18 +302,11 @@ impl Server {
         }
     }
 
-    /// Sends the replicas nothing from now on, as a master does that is about to fail.
+    /// Cuts the replicas off and lets none follow. They do not lag then: they are gone. For one that
+    /// lags see [`Proxy::hold_replicas`].
     pub fn cut_replicas_off(&self) {
         self.call::<()>(&["ACL", "SETUSER", "default", "-psync", "-sync"]);
         self.call::<()>(&["CLIENT", "KILL", "TYPE", "replica"]);
-    }
-
-    /// Lets replicas follow again.
-    ///
-    /// Only by `PSYNC`: a replica whose `PSYNC` was just refused falls back to `SYNC`, after which
-    /// it counts its offset from another beginning and `WAIT` never confirms anything.
-    pub fn let_replicas_follow(&self) {
-        self.call::<()>(&["ACL", "SETUSER", "default", "+psync"]);
     }
 
     /// Starts a replica and waits until it follows.

@@ -1,8 +1,9 @@
 //! Stores that lose their last writes: by a failover to a replica that lags, or by a restart from
-//! an append-only file without its end.
+//! an append-only file without its end. Between a master and its replica is a proxy: the replica
+//! stays connected and lags.
 
 use mtimer_store_redis::test_support::{
-    Sentinels, Server, ServerOptions, TestCluster, as_user, documented_rights, user_with,
+    Proxy, Sentinels, Server, ServerOptions, TestCluster, as_user, documented_rights, user_with,
 };
 
 use super::until;
@@ -15,16 +16,19 @@ pub enum LosingStore {
     Failover {
         master: Server,
         replica: Server,
+        proxy: Proxy,
     },
     ClusterFailover {
         cluster: TestCluster,
         replica: Server,
+        proxy: Proxy,
     },
     /// Sentinels promote the replica.
     SentinelFailover {
         master: Server,
         replica: Server,
         sentinels: Sentinels,
+        proxy: Proxy,
     },
     /// Restarted from an append-only file without its end.
     Restart {
@@ -34,21 +38,29 @@ pub enum LosingStore {
 }
 
 impl LosingStore {
-    pub fn failover() -> Self {
+    pub async fn failover() -> Self {
         let master = Server::start();
-        Self::Failover { replica: master.add_replica(), master }
+        let proxy = Proxy::start(&master.address()).await;
+        Self::Failover { replica: master.add_replica_behind(&proxy), master, proxy }
     }
 
-    pub fn cluster_failover() -> Self {
-        let cluster = TestCluster::start();
-        let replica = cluster.add_replica(cluster.node_of(OWNER));
+    pub async fn cluster_failover() -> Self {
+        let mut cluster = TestCluster::start();
+        let master = cluster.node_of(OWNER);
+        let proxy = Proxy::start(&cluster.nodes[master].address()).await;
+        let replica = tokio::task::block_in_place(|| {
+            cluster.announce(master, proxy.port());
+            cluster.add_replica(master)
+        });
         cluster.wait_until_listed(&replica);
-        Self::ClusterFailover { cluster, replica }
+        Self::ClusterFailover { cluster, replica, proxy }
     }
 
-    pub fn sentinel_failover() -> Self {
+    /// Sentinels, their clients and the replica reach the master through the proxy.
+    pub async fn sentinel_failover() -> Self {
         let master = Server::start();
-        let replica = master.add_replica();
+        let proxy = Proxy::start(&master.address()).await;
+        let replica = master.add_replica_behind(&proxy);
         // The store has the rights that operators are told to give it, and no others.
         let user =
             [vec!["ACL".to_owned(), "SETUSER".to_owned()], user_with(&documented_rights("t"))[1..].to_vec()];
@@ -56,7 +68,8 @@ impl LosingStore {
         for server in [&master, &replica] {
             server.call::<()>(&user.iter().map(String::as_str).collect::<Vec<_>>());
         }
-        Self::SentinelFailover { sentinels: Sentinels::start("shop", &master), master, replica }
+        let sentinels = tokio::task::block_in_place(|| Sentinels::start_at("shop", proxy.address()));
+        Self::SentinelFailover { sentinels, master, replica, proxy }
     }
 
     pub fn restart() -> Self {
@@ -67,7 +80,7 @@ impl LosingStore {
 
     pub fn urls(&self) -> Vec<String> {
         match self {
-            Self::Failover { master, replica } => vec![master.url(), replica.url()],
+            Self::Failover { master, replica, .. } => vec![master.url(), replica.url()],
             Self::ClusterFailover { cluster, .. } => cluster.urls(),
             Self::SentinelFailover { sentinels, .. } => {
                 sentinels.urls().iter().map(|url| as_user(url)).collect()
@@ -103,9 +116,25 @@ impl LosingStore {
     pub fn begin_to_lose(&mut self) {
         match self {
             Self::Restart { server, kept } => *kept = Self::length(server),
-            Self::Failover { .. } | Self::ClusterFailover { .. } | Self::SentinelFailover { .. } => {
-                self.master().hold_replicas_back(self.successor());
+            Self::Failover { master, replica, proxy }
+            | Self::SentinelFailover { master, replica, proxy, .. } => {
+                master.wait_for_replica(replica);
+                proxy.hold_replicas();
             }
+            Self::ClusterFailover { cluster, replica, proxy } => {
+                cluster.nodes[cluster.node_of(OWNER)].wait_for_replica(replica);
+                proxy.hold_replicas();
+            }
+        }
+    }
+
+    /// Lets the replica have what was held back, and what follows.
+    pub fn let_replica_follow(&self) {
+        match self {
+            Self::Failover { proxy, .. }
+            | Self::ClusterFailover { proxy, .. }
+            | Self::SentinelFailover { proxy, .. } => proxy.let_through(),
+            Self::Restart { .. } => {}
         }
     }
 
@@ -123,19 +152,22 @@ impl LosingStore {
     pub fn fail(&mut self, digest: &str) {
         let loses = |server: &Server| assert_ne!(server.digest(), digest, "nothing is lost");
         match self {
-            Self::Failover { master, replica } => {
+            Self::Failover { master, replica, proxy } => {
                 master.kill();
+                proxy.down();
                 loses(replica);
                 replica.call::<()>(&["REPLICAOF", "NO", "ONE"]);
             }
-            Self::ClusterFailover { cluster, replica } => {
+            Self::ClusterFailover { cluster, replica, proxy } => {
                 let master = cluster.node_of(OWNER);
                 cluster.nodes[master].kill();
+                proxy.down();
                 loses(replica);
                 replica.call::<()>(&["CLUSTER", "FAILOVER", "TAKEOVER"]);
             }
-            Self::SentinelFailover { master, replica, sentinels } => {
+            Self::SentinelFailover { master, replica, sentinels, proxy } => {
                 master.kill();
+                proxy.down();
                 loses(replica);
                 sentinels.wait_for_master(replica);
             }
