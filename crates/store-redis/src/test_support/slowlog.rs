@@ -19,10 +19,12 @@ impl Server {
         ((seconds("used_cpu_user_main_thread") + seconds("used_cpu_sys_main_thread")) * 1e6) as u64
     }
 
-    /// Commands carried out since the start, those within scripts too.
+    /// Commands carried out since the start, those within scripts too. Not those by which clients
+    /// introduce themselves, as this one does: only servers from 7.2 on know them.
     pub fn commands(&self) -> u64 {
         let stats: String = self.call(&["INFO", "commandstats"]);
-        let calls = stats.lines().filter_map(|line| line.split_once(":calls=")?.1.split(',').next());
+        let lines = stats.lines().filter(|line| !line.starts_with("cmdstat_client|setinfo:"));
+        let calls = lines.filter_map(|line| line.split_once(":calls=")?.1.split(',').next());
         calls.filter_map(|calls| calls.parse::<u64>().ok()).sum()
     }
 
