@@ -59,6 +59,6 @@ mod wire;
 pub use clients::connect_to_masters;
 /// The files of [`RedisOptions::tls`].
 pub use mtimer_tls::ClientFiles;
-pub use options::{DEFAULT_PARTITIONS, RedisDurability, RedisOptions};
+pub use options::{DEFAULT_PARTITIONS, ReadUrls, RedisDurability, RedisOptions};
 pub use partition::log::LogStatus;
 pub use store::RedisStore;

@@ -4,6 +4,7 @@
 mod tests;
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use mtimer_store::{StoreError, without_password};
@@ -11,7 +12,7 @@ use mtimer_tls::ClientFiles;
 use mtimer_types::limits::{MAX_PARTITIONS, WRITE_LOG_BYTES};
 use redis::{ConnectionAddr, IntoConnectionInfo, ProtocolVersion, parse_redis_url};
 
-use crate::password::encoding;
+use crate::password::{Login, LoginSource, ReadLogin, encoding};
 use crate::tls_files::RedisTls;
 use crate::wire::{Seeds, ServerAccess, split};
 
@@ -46,6 +47,9 @@ impl RedisDurability {
     }
 }
 
+/// Reads the addresses again; an error says why that fails, and shows no password.
+pub type ReadUrls = Arc<dyn Fn() -> Result<Vec<String>, String> + Send + Sync>;
+
 /// What a store on Redis is given.
 #[derive(Clone)]
 pub struct RedisOptions {
@@ -56,6 +60,10 @@ pub struct RedisOptions {
     /// `redis-sentinel://[user:password@]host[:26379][/db]?master=name`, with TLS
     /// `rediss-sentinel://`. All enter in the same way.
     pub urls: Vec<String>,
+    /// Reads the addresses again, since user and password in them may have changed: when a server
+    /// refuses those in use, and at [`crate::RedisStore::reload`]. `None`: they stay. It may block
+    /// for as long as reading a file takes.
+    pub read_urls: Option<ReadUrls>,
     /// Files for addresses that begin with `rediss`. They are read again for every connection.
     pub tls: ClientFiles,
     /// The cluster's name: part of every key.
@@ -73,9 +81,10 @@ pub struct RedisOptions {
 
 impl std::fmt::Debug for RedisOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { urls, tls, cluster, partitions, durability, answer_within, log_bytes } = self;
+        let Self { urls, read_urls, tls, cluster, partitions, durability, answer_within, log_bytes } = self;
         f.debug_struct("RedisOptions")
             .field("urls", &urls.iter().map(|url| without_password(url)).collect::<Vec<_>>())
+            .field("read_urls", &read_urls.is_some())
             .field("tls", tls)
             .field("cluster", cluster)
             .field("partitions", partitions)
@@ -91,6 +100,7 @@ impl RedisOptions {
     pub fn new(urls: impl IntoIterator<Item = impl Into<String>>, cluster: impl Into<String>) -> Self {
         Self {
             urls: urls.into_iter().map(Into::into).collect(),
+            read_urls: None,
             tls: ClientFiles::default(),
             cluster: cluster.into(),
             partitions: None,
@@ -105,7 +115,7 @@ impl RedisOptions {
     pub fn unencrypted_password(&self) -> Vec<String> {
         let parsed = self.urls.iter().filter_map(|url| Parsed::from(url).ok());
         parsed
-            .filter(|p| p.password.is_some() && !p.tls && !is_local(&p.address))
+            .filter(|p| p.login.password.is_some() && !p.tls && !is_local(&p.address))
             .map(|p| p.address)
             .collect()
     }
@@ -123,24 +133,12 @@ impl RedisOptions {
         if matches!(self.durability, RedisDurability::Replicated { replicas: 0, .. }) {
             return unusable("redis-replicated needs at least 1 replica: give more, or use redis".into());
         }
-        let mut parsed = Vec::new();
-        for url in &self.urls {
-            parsed.push(Parsed::from(url)?);
-        }
-        let Some(first) = parsed.first() else {
+        let parsed = parse_all(&self.urls)?;
+        let [first, ..] = parsed.as_slice() else {
             return unusable("no Redis address was given: give one like redis://127.0.0.1:6379".into());
         };
-        if let Some(at) = parsed.iter().position(|p| !p.enters_like(first)) {
-            return unusable(format!(
-                "{} and {} differ in more than the address: give the same scheme, user, password, database, protocol \
-                 and master in both",
-                without_password(&self.urls[0]),
-                without_password(&self.urls[at])
-            ));
-        }
         let access = ServerAccess {
-            user: first.user.clone(),
-            password: first.password.clone(),
+            login: LoginSource::new(first.login.clone(), self.read_urls.clone().map(read_login)),
             db: first.db,
             resp3: first.resp3,
             tls: first.tls.then(|| RedisTls::open(self.tls.clone())).transpose()?,
@@ -160,14 +158,38 @@ impl RedisOptions {
     }
 }
 
+/// Reads all addresses, which differ in nothing but where they lead.
+fn parse_all(urls: &[String]) -> Result<Vec<Parsed>, StoreError> {
+    let parsed = urls.iter().map(|url| Parsed::from(url)).collect::<Result<Vec<_>, _>>()?;
+    if let Some(first) = parsed.first()
+        && let Some(at) = parsed.iter().position(|p| !p.enters_like(first))
+    {
+        return unusable(format!(
+            "{} and {} differ in more than the address: give the same scheme, user, password, database, protocol and \
+             master in both",
+            without_password(&urls[0]),
+            without_password(&urls[at])
+        ));
+    }
+    Ok(parsed)
+}
+
+/// Reads user and password out of the addresses.
+fn read_login(read_urls: ReadUrls) -> ReadLogin {
+    Box::new(move || {
+        let parsed = parse_all(&read_urls()?).map_err(|error| error.to_string())?;
+        let first = parsed.into_iter().next().ok_or("no Redis address is given any more")?;
+        Ok(first.login)
+    })
+}
+
 /// An address, and what goes with it.
 struct Parsed {
     address: String,
     /// The address is a Sentinel's, which watches the master with this name.
     master: Option<String>,
     tls: bool,
-    user: Option<String>,
-    password: Option<String>,
+    login: Login,
     db: i64,
     resp3: bool,
 }
@@ -224,16 +246,15 @@ impl Parsed {
             address,
             master,
             tls,
-            user: own(settings.username()),
-            password: own(settings.password()),
+            login: Login { user: own(settings.username()), password: own(settings.password()) },
             db: settings.db(),
             resp3: settings.protocol() != ProtocolVersion::RESP2,
         })
     }
 
     fn enters_like(&self, other: &Self) -> bool {
-        (self.tls, &self.user, &self.password, self.db, self.resp3, &self.master)
-            == (other.tls, &other.user, &other.password, other.db, other.resp3, &other.master)
+        (self.tls, &self.login, self.db, self.resp3, &self.master)
+            == (other.tls, &other.login, other.db, other.resp3, &other.master)
     }
 }
 

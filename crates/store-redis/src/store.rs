@@ -25,7 +25,7 @@ use crate::partition::log::{LogBudget, LogStatus};
 use crate::partition::trim::Trimming;
 use crate::wire::{
     Confirmations, ConnectionPool, Purpose, Quorum, Servers, Use, check_server, check_wait, explain,
-    watch as watch_settings,
+    watch as watch_servers,
 };
 
 /// How long an acquisition may take to read the partition's indexes.
@@ -75,7 +75,10 @@ impl RedisStore {
         let coordination = RedisCoordination::new(urgent.clone(), &cluster, slots.collect());
         let end = CancellationToken::new();
         let shared_servers = Arc::new(servers.clone());
-        tasks.spawn(watch_settings(servers.clone(), end.clone()));
+        let log_budget = Arc::new(LogBudget::new(options.log_bytes));
+        let unsure = log_budget.clone();
+        let tell_unsure = move |is_unsure| unsure.set_unsure(is_unsure);
+        tasks.spawn(watch_servers(servers.clone(), end.clone(), tell_unsure));
         let confirmations =
             |purpose, wait| Arc::new(Confirmations::new(&servers, purpose, wait, answer_within));
         let trimming = Trimming {
@@ -95,7 +98,7 @@ impl RedisStore {
                 network: shared_servers,
                 cluster,
                 secret: facts.secret,
-                log_budget: Arc::new(LogBudget::new(options.log_bytes)),
+                log_budget,
                 trimming,
                 quorum,
             },
@@ -121,6 +124,16 @@ impl RedisStore {
         let mut masters = self.servers.masters();
         masters.retain(|master| self.servers.settings().is_unprotected(master));
         masters
+    }
+
+    /// Reads user and password of Redis again ([`RedisOptions::read_urls`]); whether they are others
+    /// now. New connections use them; those that exist stay.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Unusable`] says why they cannot be read: those in use stay.
+    pub fn reload(&self) -> Result<bool, StoreError> {
+        self.servers.login().read_again().map_err(StoreError::Unusable)
     }
 
     /// What is kept to be written again after a failover of Redis, and whether that is everything.

@@ -9,6 +9,7 @@ use mtimer_store_redis::test_support::{Server, ServerOptions, as_user, documente
 use mtimer_store_redis::{DEFAULT_PARTITIONS, RedisOptions, RedisStore};
 use support::until;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 /// What a master without replicas answers to ROLE.
 const MASTER: &str = "*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n";
@@ -90,20 +91,23 @@ async fn fake(answer: String) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("redis://{}", listener.local_addr().unwrap());
     tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let mut buf = [0; 1024];
-            while let Ok(n @ 1..) = stream.read(&mut buf).await {
-                let request = String::from_utf8_lossy(&buf[..n]);
-                let said =
-                    |command: &str| if command.contains("ROLE") { MASTER } else { &*answer }.to_owned();
-                let answers: String = request.split('*').skip(1).map(said).collect();
-                if stream.write_all(answers.as_bytes()).await.is_err() {
-                    break;
-                }
-            }
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(say(stream, answer.clone()));
         }
     });
     url
+}
+
+async fn say(mut stream: TcpStream, answer: String) {
+    let mut buf = [0; 1024];
+    while let Ok(n @ 1..) = stream.read(&mut buf).await {
+        let request = String::from_utf8_lossy(&buf[..n]);
+        let said = |command: &str| if command.contains("ROLE") { MASTER } else { &*answer }.to_owned();
+        let answers: String = request.split('*').skip(1).map(said).collect();
+        if stream.write_all(answers.as_bytes()).await.is_err() {
+            break;
+        }
+    }
 }
 
 #[tokio::test]

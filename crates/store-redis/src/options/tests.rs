@@ -6,16 +6,20 @@ fn why(options: &RedisOptions) -> String {
     options.check().unwrap_err().to_string()
 }
 
+fn login(user: Option<&str>, password: Option<&str>) -> Login {
+    Login { user: user.map(str::to_owned), password: password.map(str::to_owned) }
+}
+
 #[test]
 fn addresses_are_read() {
     let options = RedisOptions::new(["redis://u:p@10.0.0.1:7000/3", "redis://u:p@[::1]/3"], "c");
     let (seeds, access) = options.check().unwrap();
     assert_eq!(seeds, Seeds::Servers(["10.0.0.1:7000", "[::1]:6379"].map(str::to_owned).to_vec()));
-    assert_eq!((access.user.as_deref(), access.password.as_deref(), access.db), (Some("u"), Some("p"), 3));
+    assert_eq!((access.login.current(), access.db), (login(Some("u"), Some("p")), 3));
     assert!(!access.resp3 && access.tls.is_none());
     let (seeds, access) = RedisOptions::new(["unix:///run/r.sock?db=2&pass=p"], "c").check().unwrap();
     assert_eq!((seeds, access.db), (Seeds::Servers(vec!["/run/r.sock".to_owned()]), 2));
-    assert_eq!(access.password.as_deref(), Some("p"));
+    assert_eq!(access.login.current(), login(None, Some("p")));
     let (_, access) = RedisOptions::new(["rediss://h:1?protocol=resp3"], "c").check().unwrap();
     assert!(access.resp3 && access.tls.is_some());
 }
@@ -28,10 +32,10 @@ fn addresses_of_sentinels_are_read() {
     let (seeds, access) =
         read(&["redis-sentinel://s1?master=shop", "redis-sentinel://[::1]:5000?master=shop"]);
     assert_eq!(seeds, sentinels(&["s1:26379", "[::1]:5000"]));
-    assert!(access.password.is_none() && access.tls.is_none());
+    assert!(access.login.current() == login(None, None) && access.tls.is_none());
     let (seeds, access) = read(&["rediss-sentinel://u:p%3F@[::1]/3?protocol=resp3&master=shop"]);
     assert_eq!(seeds, sentinels(&["[::1]:26379"]));
-    assert_eq!((access.user.as_deref(), access.password.as_deref()), (Some("u"), Some("p?")));
+    assert_eq!(access.login.current(), login(Some("u"), Some("p?")));
     assert!(access.db == 3 && access.resp3 && access.tls.is_some());
     for url in ["redis-sentinel://s1", "redis-sentinel://u:secret@s1/1?master=&protocol=resp3"] {
         let why = why(&RedisOptions::new([url], "c"));

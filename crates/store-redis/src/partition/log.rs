@@ -44,8 +44,9 @@ pub struct LogStatus {
     pub dropped: u64,
     /// Writes that the store had lost and that were applied again, since it was opened.
     pub replayed: u64,
-    /// Since when some of the dropped writes, or of the acquisitions, are not known to be safe: a
-    /// failover or a restart of Redis may lose what was answered.
+    /// Since when what was answered may be lost: some of the dropped writes, or of the acquisitions,
+    /// are not known to be safe; the master lacks writes that are not applied again yet; or Sentinels
+    /// are not heard, which may have replaced the master.
     pub at_risk_since: Option<SystemTime>,
 }
 
@@ -65,8 +66,11 @@ pub(crate) struct LogBudget {
 struct Gaps {
     /// Records that were dropped for want of memory.
     dropped: u64,
-    /// Logs that have a gap ([`Records::gap`]).
+    /// Logs that have a gap ([`Records::gap`]), logs whose master lacks writes, and 1 if Sentinels
+    /// are not heard.
     open: usize,
+    /// Sentinels are not heard.
+    is_unsure: bool,
     /// Since when there are any.
     since: Option<SystemTime>,
     /// It was logged since then that the logs are full.
@@ -132,12 +136,37 @@ impl LogBudget {
         gaps.open();
     }
 
+    /// Sentinels may have replaced the master without being heard, or are heard again.
+    pub(crate) fn set_unsure(&self, is_unsure: bool) {
+        let mut gaps = self.gaps();
+        if self.limit == 0 || gaps.is_unsure == is_unsure {
+            return;
+        }
+        gaps.is_unsure = is_unsure;
+        if is_unsure {
+            gaps.open();
+            drop(gaps);
+            tracing::warn!(
+                "half of the Sentinels or more do not answer: if they have replaced the master, what it answers now is                  lost (see whether this host reaches them)"
+            );
+        } else {
+            drop(gaps);
+            self.closed(false);
+            tracing::info!("most of the Sentinels answer again");
+        }
+    }
+
+    /// The master of a partition lacks writes; they are applied again.
+    fn fell_behind(&self) {
+        self.gaps().open();
+    }
+
     /// A log has no gap any more: what it lacked is safe, or its partition was given up.
     fn closed(&self, is_safe: bool) {
         let mut gaps = self.gaps();
         gaps.open -= 1;
         if gaps.open == 0 {
-            *gaps = Gaps { dropped: gaps.dropped, ..Gaps::default() };
+            *gaps = Gaps { dropped: gaps.dropped, is_unsure: gaps.is_unsure, ..Gaps::default() };
             if is_safe {
                 tracing::info!("all that the log lacks is safe: a failover of Redis loses nothing again");
             }
@@ -163,6 +192,8 @@ struct Records {
     gap: Option<(u64, Instant)>,
     /// Records are being applied again: how old they are says nothing.
     is_replaying: bool,
+    /// The master lacks writes, which are not applied again yet.
+    is_behind: bool,
 }
 
 #[derive(Debug)]
@@ -252,6 +283,15 @@ impl Log {
         self.records().queue.back().map(|kept| kept.record.next)
     }
 
+    /// The master was found without the last records. Until it has them again, what was answered
+    /// is at risk.
+    pub(crate) fn set_lost(&self) {
+        if !std::mem::replace(&mut self.records().is_behind, true) {
+            self.budget.fell_behind();
+        }
+        self.set_behind();
+    }
+
     /// Tells the owner that the store has lost records.
     pub(crate) fn set_behind(&self) {
         self.behind.notify_one();
@@ -280,6 +320,9 @@ impl Log {
     pub(crate) fn finish_replay(&self) {
         let mut records = self.records();
         records.is_replaying = false;
+        if std::mem::take(&mut records.is_behind) {
+            self.budget.closed(false);
+        }
         let now = Instant::now();
         records.queue.iter_mut().for_each(|kept| kept.applied = now);
     }
@@ -296,6 +339,9 @@ impl Drop for Log {
         let mut records = std::mem::take(&mut *self.records());
         while self.pop(&mut records).is_some() {}
         if records.gap.is_some() {
+            self.budget.closed(false);
+        }
+        if records.is_behind {
             self.budget.closed(false);
         }
     }
@@ -369,6 +415,35 @@ mod tests {
         let off = Log::new(Arc::new(LogBudget::new(0)));
         off.set_acquisition_at_risk(PartitionId(2));
         assert!(off.is_empty());
+    }
+
+    #[test]
+    fn what_the_master_lacks_is_at_risk_until_it_is_applied_again() {
+        let log = log(10);
+        let is_at_risk = || log.budget.status().at_risk_since.is_some();
+        log.set_lost();
+        log.set_lost();
+        assert!(is_at_risk() && log.begin_replay(3).is_some() && is_at_risk());
+        log.finish_replay();
+        assert!(!is_at_risk());
+        log.set_lost();
+        let budget = log.budget.clone();
+        drop(log);
+        assert_eq!(budget.status().at_risk_since, None);
+    }
+
+    #[test]
+    fn everything_is_at_risk_while_sentinels_are_not_heard() {
+        let log = log(10);
+        let is_at_risk = || log.budget.status().at_risk_since.is_some();
+        log.budget.set_unsure(true);
+        log.budget.set_unsure(true);
+        assert!(is_at_risk());
+        log.set_lost();
+        log.budget.set_unsure(false);
+        assert!(is_at_risk());
+        log.finish_replay();
+        assert!(!is_at_risk());
     }
 
     #[test]

@@ -76,7 +76,10 @@ impl Master {
         commands: impl Fn() -> Pipeline + Send + Sync,
     ) -> Result<Vec<Value>, Unanswered> {
         let node = match &self.node {
-            Some(node) if !node.is_over() => node.clone(),
+            // A former master may not know that it is none any more.
+            Some(node) if !node.is_over() && self.network.leads_to(self.hash_slot, node.address()) => {
+                node.clone()
+            }
             _ => self.connect().await.map_err(|Lost(why)| Unanswered { may_have_run: false, why })?,
         };
         let lost = |Lost(why)| Unanswered { may_have_run: true, why };

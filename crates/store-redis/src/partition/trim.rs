@@ -152,7 +152,7 @@ impl Trimmer {
             return Ok(());
         };
         if last.is_some_and(|last| seq < last) {
-            self.log.set_behind();
+            self.log.set_lost();
         }
         if let Some(until) = asked.checked_sub(self.min_age(replicas))
             && is_replicated

@@ -189,6 +189,10 @@ impl Network for Simulated {
         async { Ok(self.connect("sim:3")) }.boxed()
     }
 
+    fn leads_to(&self, _: u16, _: &str) -> bool {
+        true
+    }
+
     fn moved(&self, _: u16, _: &str) {}
 
     fn rediscover<'a>(&'a self, _: Option<&'a str>) -> BoxFuture<'a, Result<(), Lost>> {

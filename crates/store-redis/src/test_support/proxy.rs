@@ -53,7 +53,8 @@ impl Held {
 
 #[derive(Debug)]
 struct State {
-    target: String,
+    /// Where new connections go.
+    target: Mutex<String>,
     armed: Mutex<Armed>,
     /// Requests that were kept, with their connection to the server.
     delayed: Mutex<Option<(Vec<u8>, TcpStream)>>,
@@ -79,7 +80,7 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address").to_string();
         let state = Arc::new(State {
-            target: target.to_owned(),
+            target: Mutex::new(target.to_owned()),
             armed: Mutex::default(),
             delayed: Mutex::default(),
             late_answers: Mutex::default(),
@@ -108,6 +109,12 @@ impl Proxy {
     /// Its port.
     pub fn port(&self) -> u16 {
         self.address.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).expect("host:port")
+    }
+
+    /// Sends new connections to another server; those that exist stay where they are. As when the
+    /// server behind a DNS name, a virtual IP or a service is replaced.
+    pub fn lead_to(&self, target: &str) {
+        *self.state.target.lock().unwrap() = target.to_owned();
     }
 
     /// Forwards nothing that the server sends from now on. What is held is lost with its connection.
@@ -204,7 +211,8 @@ async fn accept(listener: TcpListener, state: Arc<State>) {
 
 /// Forwards until either side closes or something is to be lost.
 async fn forward(mut client: TcpStream, state: &State, up: &CancellationToken) {
-    let Ok(mut server) = TcpStream::connect(&state.target).await else { return };
+    let target = state.target.lock().unwrap().clone();
+    let Ok(mut server) = TcpStream::connect(target).await else { return };
     // What is sent must not wait for more.
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let mut held = state.held.subscribe();

@@ -309,6 +309,12 @@ impl Server {
         self.call::<()>(&["CLIENT", "KILL", "TYPE", "replica"]);
     }
 
+    /// Sentinels take it for failed from now on, and tell it nothing. It serves everybody else as
+    /// before.
+    pub fn hide_from_sentinels(&self) {
+        self.call::<()>(&["ACL", "SETUSER", "default", "-ping", "-slaveof", "-replicaof"]);
+    }
+
     /// Starts a replica and waits until it follows.
     pub fn add_replica(&self) -> Self {
         // How long it waits for an answer from a master that has cut it off.

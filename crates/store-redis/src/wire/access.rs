@@ -10,13 +10,13 @@ use redis::{
     Client, Cmd, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo, RedisResult, TlsCertificates, cmd,
 };
 
+use crate::password::{Login, LoginSource};
 use crate::tls_files::RedisTls;
 
 /// How to log in to a server.
 #[derive(Clone, Default)]
 pub(crate) struct ServerAccess {
-    pub(crate) user: Option<String>,
-    pub(crate) password: Option<String>,
+    pub(crate) login: LoginSource,
     pub(crate) db: i64,
     /// Speak RESP3 instead of RESP2.
     pub(crate) resp3: bool,
@@ -25,9 +25,9 @@ pub(crate) struct ServerAccess {
 
 impl fmt::Debug for ServerAccess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { user, password: _, db, resp3, tls } = self;
+        let Self { login, db, resp3, tls } = self;
         let mut shown = f.debug_struct("ServerAccess");
-        shown.field("user", user).field("db", db).field("resp3", resp3).field("tls", &tls.is_some());
+        shown.field("login", login).field("db", db).field("resp3", resp3).field("tls", &tls.is_some());
         shown.finish_non_exhaustive()
     }
 }
@@ -52,8 +52,9 @@ impl ServerAccess {
     /// says to them.
     pub(crate) fn login(&self) -> Vec<Cmd> {
         let mut login = Vec::new();
-        if let Some(password) = &self.password {
-            login.push(cmd("AUTH").arg(&self.user).arg(password).to_owned());
+        let Login { user, password } = self.login.current();
+        if let Some(password) = password {
+            login.push(cmd("AUTH").arg(user).arg(password).to_owned());
         }
         if self.resp3 {
             login.push(cmd("HELLO").arg(3).to_owned());
@@ -63,6 +64,11 @@ impl ServerAccess {
         }
         login
     }
+}
+
+/// Whether a server has refused the user or the password, or wants one.
+pub(super) fn is_refused_login(why: &str) -> bool {
+    ["NOAUTH", "WRONGPASS", "without any password configured"].iter().any(|code| why.contains(code))
 }
 
 fn redis_info(address: ConnectionAddr) -> RedisResult<redis::ConnectionInfo> {
@@ -95,7 +101,8 @@ mod tests {
 
     #[test]
     fn nothing_secret_is_shown() {
-        let access = ServerAccess { password: Some("hush".into()), ..ServerAccess::default() };
+        let login = Login { user: None, password: Some("hush".into()) };
+        let access = ServerAccess { login: LoginSource::new(login, None), ..ServerAccess::default() };
         assert!(!format!("{access:?}").contains("hush"), "{access:?}");
     }
 }

@@ -165,6 +165,16 @@ impl RedisConnection {
         &self.info
     }
 
+    /// Which process the server is: another after each start.
+    pub(super) fn run_id(&self) -> Option<String> {
+        self.info.get("run_id")
+    }
+
+    /// Ends the connection. What is not answered is [`Lost`].
+    pub(super) fn end(&self, why: &str) {
+        self.shared.end(&why);
+    }
+
     /// Sends one command.
     pub(crate) fn ask(&self, command: Cmd) -> BoxFuture<'static, Result<Value, Lost>> {
         ask_node(self, command)

@@ -34,17 +34,20 @@ pub(crate) trait Network: Send + Sync {
     /// A live connection to the server at an address, for one command after an `ASK` redirection.
     fn at(&self, address: &str) -> BoxFuture<'_, Result<Arc<dyn RedisNode>, Lost>>;
 
+    /// Whether the server at an address is the master of a hash slot, as far as is known.
+    fn leads_to(&self, hash_slot: u16, address: &str) -> bool;
+
     /// A server said `MOVED`.
     fn moved(&self, hash_slot: u16, address: &str);
 
-    /// Looks for the masters again. `without`: asks other servers than this one, and in its place
-    /// takes any that says that it is the master. If nobody else answers, everything stays as it is
-    /// known.
+    /// Looks for the masters again. `without`: asks other servers than the one that was found at
+    /// this address, and in its place takes any that says that it is the master, also one to which
+    /// the address leads by now. If nobody else answers, everything stays as it is known.
     fn rediscover<'a>(&'a self, without: Option<&'a str>) -> BoxFuture<'a, Result<(), Lost>>;
 
     /// How many replicas the master of a hash slot has: in a cluster those that have not failed by
-    /// the vote of the masters, otherwise those that are connected. As it was when the servers were
-    /// last looked at; `None`: it is not known.
+    /// the vote of the masters, otherwise those that are connected, or were within the last 30 s. As
+    /// it was when the servers were last looked at; `None`: it is not known.
     fn replicas(&self, hash_slot: u16) -> Option<u32>;
 
     /// Whether the master of a hash slot keeps an append-only file, or has not said yet that it

@@ -1,7 +1,9 @@
 //! The connections of a store, one to a server for each [`Use`], shared by all that use it.
 //!
-//! A server that is in use no more is forgotten ([`ConnectionPool::keep_only`]): its connection is
-//! closed when the last call on it has ended.
+//! A connection does not outlive the role for which it was opened. One to a server that is in use no
+//! more ends at once ([`ConnectionPool::keep_only`]), and so does one to a server that has lost its
+//! address to another ([`ConnectionPool::end_others`]). What is not answered then is lost, and is
+//! sent again to whoever has taken the place.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -12,7 +14,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use super::access::ServerAccess;
+use super::access::{ServerAccess, is_refused_login};
 use super::connection::{RedisConnection, Use};
 use super::node::{Lost, RedisNode};
 use super::settings::ServerSettings;
@@ -62,12 +64,44 @@ impl ConnectionPool {
         &self.tasks
     }
 
-    /// Forgets all servers but these.
+    /// Ends the connections to all servers but these.
     pub(crate) fn keep_only(&self, servers: &HashSet<String>) {
         let mut entries = self.entries.lock();
-        entries.retain(|(address, _), _| servers.contains(address));
+        entries.retain(|(address, _), entry| {
+            let keeps = servers.contains(address);
+            if let Some(connection) = connected(entry).filter(|_| !keeps) {
+                connection.end("another server is the master now");
+            }
+            keeps
+        });
         drop(entries);
         self.settings.keep_only(servers);
+    }
+
+    /// Ends the connections at an address that lead to another process than this one; whether there
+    /// were any.
+    pub(crate) fn end_others(&self, address: &str, run_id: Option<&str>) -> bool {
+        let mut others = self.connected_to(address);
+        others.retain(|connection| connection.run_id().as_deref() != run_id);
+        others.iter().for_each(|connection| connection.end("the address leads to another server now"));
+        !others.is_empty()
+    }
+
+    /// Whether a live connection at an address leads to this process.
+    pub(crate) fn leads_to(&self, address: &str, run_id: Option<&str>) -> bool {
+        self.connected_to(address)
+            .iter()
+            .any(|connection| !connection.is_over() && connection.run_id().as_deref() == run_id)
+    }
+
+    /// The connections at an address, for all uses. Leaves out those that are being opened.
+    fn connected_to(&self, address: &str) -> Vec<Arc<RedisConnection>> {
+        let entries = self.entries.lock();
+        entries
+            .iter()
+            .filter(|((at, _), _)| at == address)
+            .filter_map(|(_, entry)| connected(entry))
+            .collect()
     }
 
     /// The live connection to a server, opened if there is none.
@@ -87,7 +121,7 @@ impl ConnectionPool {
             PoolEntry::Refused(at, lost) if at.elapsed() < REFUSED_FOR => return Err(lost.clone()),
             _ => {}
         }
-        let opened = RedisConnection::open(address, &self.access, how, &self.tasks).await.map(Arc::new);
+        let opened = self.open(address, how).await.map(Arc::new);
         if let Ok(connection) = &opened {
             self.settings.note(address, connection.info());
         }
@@ -96,5 +130,28 @@ impl ConnectionPool {
             Err(lost) => PoolEntry::Refused(Instant::now(), lost.clone()),
         };
         opened
+    }
+
+    /// Opens a connection that nobody else gets. If the server refuses the password, and there is
+    /// another by now, tries that one.
+    ///
+    /// # Errors
+    ///
+    /// [`Lost`] says why it failed.
+    pub(crate) async fn open(&self, address: &str, how: Use) -> Result<RedisConnection, Lost> {
+        let opened = RedisConnection::open(address, &self.access, how, &self.tasks).await;
+        match &opened {
+            Err(Lost(why)) if is_refused_login(why) && self.access.login.read_again() == Ok(true) => {
+                RedisConnection::open(address, &self.access, how, &self.tasks).await
+            }
+            _ => opened,
+        }
+    }
+}
+
+fn connected(entry: &Mutex<PoolEntry>) -> Option<Arc<RedisConnection>> {
+    match &*entry.try_lock().ok()? {
+        PoolEntry::Connected(connection) => Some(connection.clone()),
+        PoolEntry::Unknown | PoolEntry::Refused(..) => None,
     }
 }

@@ -5,15 +5,24 @@
 //! counts only if that server says itself that it is a master ("Guidelines for Redis clients with
 //! support for Redis Sentinel", redis.io).
 //!
+//! Each failover has a configuration epoch above that of the one before, and Sentinels that have
+//! not heard of it yet name the former master with the former epoch: the highest one counts.
+//!
+//! They are asked again and again, once a second ([`super::watch`]). They also publish each change
+//! (`+switch-master`), but that adds little: what is published while a subscription is down is lost,
+//! so they would have to be asked all the same, and every Sentinel learns of a failover up to two
+//! seconds after the one that has led it.
+//!
 //! Not in here: what to do about the master ([`super::servers`]).
 
-use redis::{Value, cmd};
+use redis::{Pipeline, Value};
 
 use super::access::ServerAccess;
 use super::connection::Use;
-use super::node::Lost;
+use super::node::{Lost, RedisNode};
 use super::pool::ConnectionPool;
 use super::reply::Reply;
+use crate::password::LoginSource;
 
 /// What Redis says to a command before the password that it wants.
 const NO_PASSWORD: &str = "NOAUTH";
@@ -31,24 +40,46 @@ impl Sentinels {
     /// password only if they ask for one.
     pub(crate) fn beside(pool: &ConnectionPool) -> Self {
         let access = ServerAccess { db: 0, resp3: false, ..pool.access().clone() };
-        let nobody = ServerAccess { user: None, password: None, ..access.clone() };
+        let nobody = ServerAccess { login: LoginSource::default(), ..access.clone() };
         let entering = |access| ConnectionPool::new(access, pool.tasks().clone());
         Self { plain: entering(nobody), logged_in: entering(access) }
     }
 
-    /// The address of the master with this name, as one Sentinel has it.
+    /// The master with this name, as one Sentinel has it.
     ///
     /// # Errors
     ///
     /// [`Lost`] if the Sentinel does not answer, or knows no such master.
-    pub(crate) async fn master_by(&self, address: &str, master: &str, how: Use) -> Result<String, Lost> {
+    pub(crate) async fn master_by(&self, address: &str, master: &str, how: Use) -> Result<Named, Lost> {
         let sentinel = match self.plain.get(address, how).await {
             Err(Lost(why)) if why.contains(NO_PASSWORD) => self.logged_in.get(address, how).await?,
             connection => connection?,
         };
-        let question = cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(master).to_owned();
-        named(&sentinel.ask(question).await?, master).map_err(|why| Lost(format!("{address} {why}")))
+        let mut questions = Pipeline::with_capacity(2);
+        questions.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(master);
+        questions.cmd("SENTINEL").arg("MASTER").arg(master);
+        let replies = sentinel.call(questions).await?;
+        let [named_now, details] = replies.as_slice() else {
+            return Err(Lost(format!("{address} does not tell the master")));
+        };
+        let named = named(named_now, master).map_err(|why| Lost(format!("{address} {why}")))?;
+        Ok(Named { address: named, epoch: epoch(details) })
     }
+}
+
+/// A master as a Sentinel names it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Named {
+    pub(super) address: String,
+    /// The configuration epoch; 0 if the Sentinel does not let this user ask for it.
+    pub(super) epoch: u64,
+}
+
+/// Reads the configuration epoch from the reply to `SENTINEL MASTER`: names and values.
+fn epoch(details: &Value) -> u64 {
+    let mut fields = details.items().chunks_exact(2);
+    let epoch = fields.find(|field| field[0].text() == Some("config-epoch"));
+    epoch.and_then(|field| field[1].number()).unwrap_or(0)
 }
 
 /// Reads the reply to `SENTINEL GET-MASTER-ADDR-BY-NAME`: host and port, or nothing.
@@ -82,5 +113,8 @@ mod tests {
         for malformed in ["*0\r\n", "+OK\r\n", "*2\r\n:1\r\n+x\r\n"] {
             assert!(of(malformed).unwrap_err().contains("malformed reply"), "{malformed}");
         }
+        let epoch = |text: &str| epoch(&redis::parse_redis_value(text.as_bytes()).unwrap());
+        assert_eq!(epoch("*4\r\n$4\r\nname\r\n$1\r\na\r\n$12\r\nconfig-epoch\r\n$1\r\n7\r\n"), 7);
+        assert_eq!((epoch("-NOPERM no\r\n"), epoch("*-1\r\n")), (0, 0));
     }
 }

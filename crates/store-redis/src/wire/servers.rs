@@ -1,16 +1,24 @@
 //! The servers of a store: finds out what they are, keeps the map of hash slots, and hands out
 //! connections.
 //!
+//! Servers that were cut off from the others say what was true before. So several are asked, and the
+//! claim with the highest configuration epoch counts ([`super::topology`], [`super::sentinel`]).
+//! Outside a cluster, one address (a DNS name, a virtual IP, a proxy) may lead to another server
+//! after a failover: a new connection tells.
+//!
 //! Not in here: what to do about an answer; when to look at the map again.
 
+use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use redis::{Pipeline, cmd};
+use parking_lot::Mutex as Lock;
+use redis::{Pipeline, Value, cmd};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
@@ -18,12 +26,17 @@ use tokio_util::task::TaskTracker;
 use super::connection::{Purpose, RedisConnection, Use};
 use super::node::{Lost, Network, RedisNode};
 use super::pool::ConnectionPool;
-use super::sentinel::Sentinels;
+use super::sentinel::{Named, Sentinels};
 use super::settings::ServerSettings;
-use super::topology::{Range, SlotMap, of_cluster, of_standalone};
+use super::topology::{Range, SlotMap, merge, of_cluster, of_standalone};
+use crate::password::LoginSource;
 
 /// How long one server may take to say which masters there are: others are asked as well.
 const LOOK_WITHIN: Duration = Duration::from_secs(2);
+/// How long a replica counts after it was last seen connected, outside a cluster. When Sentinels
+/// promote one, it leaves its master seconds before they say so: what it lacks must not leave the
+/// log meanwhile.
+const REPLICA_COUNTS_FOR: Duration = Duration::from_secs(30);
 
 /// Where to begin.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -51,6 +64,17 @@ struct Known {
     look: Mutex<Option<Look>>,
     pool: ConnectionPool,
     sentinels: Sentinels,
+    /// At the last look half of the Sentinels or more did not answer.
+    is_unsure: AtomicBool,
+    connected: Lock<Option<ReplicasSeen>>,
+}
+
+/// How many replicas a master outside a cluster had, when it last had no fewer.
+#[derive(Debug)]
+struct ReplicasSeen {
+    master: String,
+    replicas: u32,
+    at: Instant,
 }
 
 #[derive(Debug)]
@@ -73,9 +97,10 @@ impl Servers {
             Seeds::Servers(addresses) => is_cluster(addresses, &pool, how).await?,
             Seeds::Sentinels(..) => false,
         };
-        let (topology, look) = Default::default();
+        let (topology, look, is_unsure, connected) = Default::default();
         let sentinels = Sentinels::beside(&pool);
-        let this = Self { known: Arc::new(Known { seeds, cluster, topology, look, pool, sentinels }), how };
+        let known = Known { seeds, cluster, topology, look, pool, sentinels, is_unsure, connected };
+        let this = Self { known: Arc::new(known), how };
         this.rediscover(None).await?;
         Ok(this)
     }
@@ -105,6 +130,17 @@ impl Servers {
         self.known.topology.master(hash_slot)
     }
 
+    /// Whether Sentinels may have replaced the master without being heard: half of them or more did
+    /// not answer.
+    pub(crate) fn is_unsure(&self) -> bool {
+        self.known.is_unsure.load(Ordering::Relaxed)
+    }
+
+    /// How to enter the servers.
+    pub(crate) fn login(&self) -> &LoginSource {
+        &self.known.pool.access().login
+    }
+
     /// What the servers said of themselves.
     pub(crate) fn settings(&self) -> &ServerSettings {
         self.known.pool.settings()
@@ -119,38 +155,59 @@ impl Servers {
         self.known.pool.get(address, self.how).await
     }
 
-    /// Looks at the map, asking all servers but these; the first that answers will do.
+    /// Looks at the map, asking all servers but these.
     ///
     /// # Errors
     ///
     /// [`Lost`] if none answers; it names the reason for each.
     pub(crate) async fn look(&self, without: &HashSet<String>) -> Result<(), Lost> {
         match &self.known.seeds {
+            Seeds::Servers(seeds) if self.known.cluster => self.look_by_nodes(seeds, without).await,
             Seeds::Servers(seeds) => self.look_by_servers(seeds, without).await,
             Seeds::Sentinels(seeds, name) => self.look_by_sentinels(seeds, name, without).await,
         }
     }
 
-    /// Asks the servers themselves. A standalone master that still is one stays the master,
-    /// whatever others say.
+    /// Looks whether the address of a master outside a cluster leads to another one by now. If it
+    /// leads to no master, everything stays as it is known.
+    pub(crate) async fn look_where_the_address_leads(&self) {
+        if self.known.cluster {
+            return;
+        }
+        for master in self.masters() {
+            match self.look_anew(&master, false).await {
+                Ok(map) => self.put(map),
+                Err(lost) => tracing::debug!(%lost, "a new connection leads to no master"),
+            }
+        }
+    }
+
+    /// Asks the nodes of a cluster.
+    async fn look_by_nodes(&self, seeds: &[String], without: &HashSet<String>) -> Result<(), Lost> {
+        let asked = self.masters_and(seeds).into_iter().filter(|address| !without.contains(address));
+        let asked: Vec<_> = asked.collect();
+        let maps = majority(asked.iter().map(|address| self.look_at(address))).await?;
+        self.put(merge(&maps));
+        Ok(())
+    }
+
+    /// Asks the servers themselves. A master that still is one stays the master, whatever others
+    /// say.
     async fn look_by_servers(&self, seeds: &[String], without: &HashSet<String>) -> Result<(), Lost> {
-        let masters = self.masters();
-        if let Some(master) = masters.first().filter(|m| !self.known.cluster && !without.contains(*m))
+        if let Some(master) = self.masters().first().filter(|master| !without.contains(*master))
             && let Ok(map) = self.look_at(master).await
         {
             self.put(map);
             return Ok(());
         }
-        let seeds = seeds.iter().cloned();
-        let mut asked: Vec<String> =
-            masters.into_iter().chain(seeds).filter(|a| !without.contains(a)).collect();
-        asked.sort_unstable();
-        asked.dedup();
-        self.put_first(asked.iter().map(|address| self.look_at(address))).await
+        let asked = self.masters_and(seeds);
+        let looks = asked.iter().map(|address| self.look_anew(address, without.contains(address)));
+        self.put(first(looks).await?);
+        Ok(())
     }
 
-    /// Asks all Sentinels for the master. If none names another the present one stays, as long as
-    /// it says that it is one.
+    /// Asks the Sentinels for the master. The one with the highest epoch is taken, as long as it
+    /// says that it is one. The present one is as good as one that is named with the same epoch.
     async fn look_by_sentinels(
         &self,
         seeds: &[String],
@@ -158,23 +215,50 @@ impl Servers {
         without: &HashSet<String>,
     ) -> Result<(), Lost> {
         let how = Use { purpose: Purpose::Look, ..self.how };
-        let look = async |sentinel: &String| {
+        let ask = async |sentinel: &String| {
             let late = |_| Lost(format!("{sentinel} does not say which server is the master"));
             let asked = self.known.sentinels.master_by(sentinel, name, how);
-            let master = timeout(LOOK_WITHIN, asked).await.map_err(late)??;
-            if without.contains(&master) {
-                return Err(Lost(format!("{sentinel} names {master} still, which does not serve")));
-            }
-            self.look_at(&master).await
+            timeout(LOOK_WITHIN, asked).await.map_err(late)?
         };
-        let looked = self.put_first(seeds.iter().map(look)).await;
-        match self.masters().first().filter(|master| looked.is_err() && !without.contains(*master)) {
-            Some(master) => self.put_first([self.look_at(master)]).await.or(looked),
-            None => looked,
+        let named = majority(seeds.iter().map(ask)).await;
+        let heard = named.as_ref().map_or(0, Vec::len);
+        self.known.is_unsure.store(heard <= seeds.len() / 2, Ordering::Relaxed);
+        let (mut candidates, mut reasons) = match named {
+            Ok(named) => (named, Vec::new()),
+            Err(lost) => (Vec::new(), vec![lost]),
+        };
+        let epoch = self.known.topology.epoch(0);
+        candidates.extend(self.masters().into_iter().map(|address| Named { address, epoch }));
+        candidates.sort_by_key(|named| Reverse(named.epoch));
+        let mut tried = HashSet::new();
+        for Named { address, epoch } in candidates {
+            if !tried.insert(address.clone()) {
+                continue;
+            }
+            let looked = match without.contains(&address) {
+                true => Err(Lost(format!("{address} is named as the master still, which does not serve"))),
+                false => self.look_at(&address).await,
+            };
+            match looked {
+                Ok(map) => {
+                    self.put(map.into_iter().map(|range| Range { epoch, ..range }).collect());
+                    return Ok(());
+                }
+                Err(lost) => reasons.push(lost),
+            }
         }
+        Err(all_of(&reasons))
     }
 
-    /// Takes in a map, and forgets the servers that are not masters any more. In a cluster, where
+    /// The masters and these addresses, each once.
+    fn masters_and(&self, seeds: &[String]) -> Vec<String> {
+        let mut all: Vec<String> = self.masters().into_iter().chain(seeds.iter().cloned()).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// Takes in a map, and leaves the servers that are not masters any more. In a cluster, where
     /// each look asks all addresses of the settings, these stay.
     fn put(&self, map: Vec<Range>) {
         self.known.topology.put(map);
@@ -187,42 +271,61 @@ impl Servers {
         self.known.pool.keep_only(&used);
     }
 
-    /// Takes the first map that comes.
-    async fn put_first<L>(&self, looks: impl IntoIterator<Item = L>) -> Result<(), Lost>
-    where
-        L: Future<Output = Result<Vec<Range>, Lost>>,
-    {
-        let mut looks: FuturesUnordered<_> = looks.into_iter().collect();
-        let mut reasons = Vec::new();
-        while let Some(looked) = looks.next().await {
-            match looked {
-                Ok(map) => {
-                    self.put(map);
-                    return Ok(());
-                }
-                Err(lost) => reasons.push(lost),
-            }
-        }
-        Err(all_of(&reasons))
-    }
-
     async fn look_at(&self, address: &str) -> Result<Vec<Range>, Lost> {
         let look = async {
             let server = self.connection(address).await?;
-            let map = if self.known.cluster {
-                let mut about = Pipeline::with_capacity(2);
-                about.cmd("CLUSTER").arg("SLOTS").cmd("CLUSTER").arg("NODES");
-                match server.call(about).await?.as_slice() {
-                    [slots, nodes] => of_cluster(slots, nodes, address),
-                    _ => Err(format!("{address} does not tell its hash slots and nodes")),
-                }
-            } else {
-                of_standalone(&server.ask(cmd("ROLE")).await?, address)
-            };
-            map.map_err(Lost)
+            if !self.known.cluster {
+                return self.standalone(&server.ask(cmd("ROLE")).await?, address);
+            }
+            let mut about = Pipeline::with_capacity(2);
+            about.cmd("CLUSTER").arg("SLOTS").cmd("CLUSTER").arg("NODES");
+            match server.call(about).await?.as_slice() {
+                [slots, nodes] => of_cluster(slots, nodes, address).map_err(Lost),
+                _ => Err(Lost(format!("{address} does not tell its hash slots and nodes"))),
+            }
         };
         let late = |_| Lost(format!("{address} does not say which masters there are"));
         timeout(LOOK_WITHIN, look).await.map_err(late)?
+    }
+
+    /// Asks whoever is at an address outside a cluster by now. If that is a master, connections
+    /// that lead to another server end. `fails`: the server to which they lead does not count.
+    async fn look_anew(&self, address: &str, fails: bool) -> Result<Vec<Range>, Lost> {
+        let (pool, how) = (&self.known.pool, Use { purpose: Purpose::Look, ..self.how });
+        let look = async {
+            let server = pool.open(address, how).await?;
+            let role = server.ask(cmd("ROLE")).await?;
+            let run_id = server.run_id();
+            if fails && pool.leads_to(address, run_id.as_deref()) {
+                return Err(Lost(format!("{address} leads to the server still that does not serve")));
+            }
+            of_standalone(&role, address).map_err(Lost)?;
+            if pool.end_others(address, run_id.as_deref()) {
+                // Nothing that was seen before says anything of this server.
+                self.known.connected.lock().take();
+            }
+            self.standalone(&role, address)
+        };
+        let late = |_| Lost(format!("{address} does not say whether it is a master"));
+        timeout(LOOK_WITHIN, look).await.map_err(late)?
+    }
+
+    /// Reads what a server outside a cluster says of its role.
+    fn standalone(&self, role: &Value, address: &str) -> Result<Vec<Range>, Lost> {
+        let mut map = of_standalone(role, address).map_err(Lost)?;
+        let mut seen = self.known.connected.lock();
+        for range in &mut map {
+            let now = range.replicas.unwrap_or(0);
+            match &*seen {
+                Some(ReplicasSeen { master, replicas, at })
+                    if master == address && *replicas > now && at.elapsed() < REPLICA_COUNTS_FOR =>
+                {
+                    range.replicas = Some(*replicas);
+                }
+                _ => *seen = Some(ReplicasSeen { master: address.into(), replicas: now, at: Instant::now() }),
+            }
+        }
+        Ok(map)
     }
 }
 
@@ -240,6 +343,10 @@ impl Network for Servers {
     fn at(&self, address: &str) -> BoxFuture<'_, Result<Arc<dyn RedisNode>, Lost>> {
         let address = address.to_owned();
         async move { Ok(self.connection(&address).await? as Arc<dyn RedisNode>) }.boxed()
+    }
+
+    fn leads_to(&self, hash_slot: u16, address: &str) -> bool {
+        self.master_address(hash_slot).is_some_and(|master| master == address)
     }
 
     fn moved(&self, hash_slot: u16, address: &str) {
@@ -288,6 +395,44 @@ async fn is_cluster(addresses: &[String], pool: &ConnectionPool, how: Use) -> Re
         }
     }
     Err(all_of(&refused))
+}
+
+/// The first that comes.
+async fn first<T, L>(looks: impl IntoIterator<Item = L>) -> Result<T, Lost>
+where
+    L: Future<Output = Result<T, Lost>>,
+{
+    some(looks, |_| 1).await.and_then(|mut came| came.pop().ok_or_else(|| all_of(&[])))
+}
+
+/// What more than half of them say, or all that answer.
+async fn majority<T, L>(looks: impl IntoIterator<Item = L>) -> Result<Vec<T>, Lost>
+where
+    L: Future<Output = Result<T, Lost>>,
+{
+    some(looks, |asked| asked / 2 + 1).await
+}
+
+/// The answers that come first: as many as are enough of so many, or all.
+async fn some<T, L>(
+    looks: impl IntoIterator<Item = L>,
+    enough: impl Fn(usize) -> usize,
+) -> Result<Vec<T>, Lost>
+where
+    L: Future<Output = Result<T, Lost>>,
+{
+    let mut looks: FuturesUnordered<_> = looks.into_iter().collect();
+    let enough = enough(looks.len());
+    let (mut answers, mut reasons) = (Vec::new(), Vec::new());
+    while answers.len() < enough
+        && let Some(looked) = looks.next().await
+    {
+        match looked {
+            Ok(answer) => answers.push(answer),
+            Err(lost) => reasons.push(lost),
+        }
+    }
+    if answers.is_empty() { Err(all_of(&reasons)) } else { Ok(answers) }
 }
 
 /// One reason for several.

@@ -4,6 +4,7 @@ mod cluster;
 mod confirm;
 mod entering;
 mod order;
+mod roles;
 mod sentinel;
 mod watchdog;
 
@@ -71,4 +72,10 @@ async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
         assert!(tokio::time::Instant::now() < deadline, "{what}: not within a minute");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+}
+
+/// Connections that others than this call have to a server, replicas left out.
+fn clients(server: &Server) -> usize {
+    let all = server.call::<String>(&["CLIENT", "LIST", "TYPE", "normal"]);
+    all.lines().filter(|line| !line.contains(" cmd=client")).count()
 }

@@ -80,6 +80,10 @@ impl Network for Servers {
         self.master(0)
     }
 
+    fn leads_to(&self, _: u16, address: &str) -> bool {
+        self.all[self.master.load(Ordering::Relaxed)].address == address
+    }
+
     fn moved(&self, _: u16, _: &str) {}
 
     fn rediscover<'a>(&'a self, _: Option<&'a str>) -> BoxFuture<'a, Result<(), Lost>> {

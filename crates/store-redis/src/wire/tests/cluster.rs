@@ -34,12 +34,6 @@ async fn of_several_standalone_servers_the_master_is_used() {
     assert!(lost.0.contains(&master.address()) && lost.0.contains(&replica.address()), "{lost}");
 }
 
-/// Connections that others than this call have to a server, replicas left out.
-fn clients(server: &Server) -> usize {
-    let all = server.call::<String>(&["CLIENT", "LIST", "TYPE", "normal"]);
-    all.lines().filter(|line| !line.contains(" cmd=client")).count()
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_master_no_more_is_forgotten_for_all_uses() {
     let master = Server::start();
@@ -189,7 +183,7 @@ async fn servers_in_use_are_looked_at_again_and_again() {
     let server = Server::start();
     let servers = discover(vec![server.url()]).await;
     let over = tokio_util::sync::CancellationToken::new();
-    let watching = tokio::spawn(watch::watch(servers.clone(), over.clone()));
+    let watching = tokio::spawn(watch::watch(servers.clone(), over.clone(), |_| {}));
     for policy in ["allkeys-lru", "noeviction", "volatile-ttl"] {
         server.call::<()>(&["CONFIG", "SET", "maxmemory-policy", policy]);
         // The watch has to wait for its next look before time passes.
