@@ -8,6 +8,7 @@
 //! | `work`, `compare` | what a run asks for; all that can be seen, compared with the model |
 //! | `arbitrary` | random timers and times |
 //! | `rules` | each rule of the design, broken on purpose and found |
+//! | `replaced` | a master that is replaced and serves on, and Sentinels that lag |
 //! | `torn` | an owner that dies while its last write is cut off half way |
 //!
 //! `MTIMER_SIM_SEED` repeats one seed, `MTIMER_SIM_SEEDS` says how many are run.
@@ -15,6 +16,7 @@
 mod arbitrary;
 mod compare;
 mod data;
+mod replaced;
 mod rules;
 mod run;
 mod server;
@@ -68,6 +70,10 @@ pub(crate) enum Broken {
     UnsafeAcquisition,
     /// Only replicas that the topology names count.
     UnnamedReplicasIgnored,
+    /// A connection is used for as long as it lives, whoever is the master by now.
+    MasterKept,
+    /// A replica that has left its master counts no more at once.
+    LeftReplicaForgotten,
 }
 
 thread_local! {

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::arbitrary::PARTITION;
 use super::run::{Check, Run, START, acquire_next, alive, block_on, run, same};
-use super::{Broken, torn, with_broken};
+use super::{Broken, replaced, torn, with_broken};
 use crate::keyspace::keys::{HashKey, Keyspace};
 use crate::partition::handed::HandedOver;
 use crate::partition::lane::RedisLane;
@@ -175,11 +175,25 @@ fn a_replica_that_is_not_named_yet_counts() {
     assert!(with_broken(Broken::UnnamedReplicasIgnored, failover_to_a_snapshot).is_err());
 }
 
-fn empty() -> Batch {
+#[test]
+fn a_connection_to_a_replaced_master_is_left() {
+    assert_eq!(replaced::lagging_sentinels(), Ok(()));
+    assert!(with_broken(Broken::MasterKept, replaced::lagging_sentinels).is_err());
+    assert_eq!(replaced::another_owner(), Ok(()));
+    assert!(with_broken(Broken::MasterKept, replaced::another_owner).is_err());
+    is_found_by(Broken::MasterKept, run);
+}
+
+#[test]
+fn a_replica_that_has_left_may_have_been_promoted() {
+    assert!(with_broken(Broken::LeftReplicaForgotten, replaced::lagging_sentinels).is_err());
+}
+
+pub(super) fn empty() -> Batch {
     Batch { now: Time::from_ms(START), claim: None, ops: Vec::new() }
 }
 
-fn timer(random: u64, key: Option<&str>) -> Timer {
+pub(super) fn timer(random: u64, key: Option<&str>) -> Timer {
     let now = Time::from_ms(START);
     let due = now + 500;
     Timer {

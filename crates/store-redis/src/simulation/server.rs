@@ -2,6 +2,8 @@
 //!
 //! Everything that goes wrong comes from one seed. A frame of a lost connection may arrive later,
 //! behind other writes: but not at a server that has lost writes, which is another process.
+//!
+//! What happens when a master is replaced is in [`super::replaced`].
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -15,6 +17,7 @@ use parking_lot::{Mutex, MutexGuard};
 use redis::{Arg, Cmd, Pipeline, Value};
 
 use super::data::{Data, Fuel};
+use super::{Broken, broken};
 use crate::wire::{Confirmed, Lost, Network, RedisNode, Replicas, Script};
 
 /// Snapshots that are kept: a server loses as many writes at most.
@@ -39,7 +42,7 @@ const READ_ONLY: &str =
     "MISCONF Redis is configured to save RDB snapshots, but it's unable to persist to disk.";
 
 /// What can go wrong with a call, by the number that is drawn.
-const FAULTS: [&str; 12] = [
+const FAULTS: [&str; 13] = [
     "call arrives late or never",
     "call lost",
     "answer lost, call arrives again",
@@ -52,7 +55,10 @@ const FAULTS: [&str; 12] = [
     "error to all commands",
     "scripts flushed",
     "writes lost at a failover",
+    "master replaced, and it serves on",
 ];
+/// Addresses of masters, in turn.
+const MASTERS: [&str; 2] = ["sim:1", "sim:4"];
 
 thread_local! {
     static COUNTS: RefCell<BTreeMap<&'static str, u64>> = const { RefCell::new(BTreeMap::new()) };
@@ -84,13 +90,21 @@ pub(super) struct Happened {
 pub(super) struct State {
     pub(super) data: Data,
     /// As it was after each write since the acquisition.
-    past: Vec<Data>,
+    pub(super) past: Vec<Data>,
     /// What the replica has: everything, when it is asked. `None`: it never confirms.
     pub(super) replica: Option<Data>,
     /// What a replica got as it connected, which has nothing since and is not named yet.
     pub(super) snapshot: Option<Data>,
+    /// It has no replica.
+    pub(super) is_alone: bool,
+    /// A replica that Sentinels have promoted, and for how many calls more they do not say so.
+    pub(super) promoted: Option<(Data, u64)>,
+    /// The master that was replaced last.
+    pub(super) former: Option<Data>,
+    /// How many masters were replaced.
+    pub(super) term: usize,
     /// Frames of lost connections that may yet arrive.
-    late: Vec<Pipeline>,
+    pub(super) late: Vec<Pipeline>,
     /// See [`Self::delay_next_write`]: what the server falls back to, then the write.
     falls_back_to: Option<Data>,
     delayed: Option<Pipeline>,
@@ -121,6 +135,8 @@ pub(super) struct Simulated(Arc<Mutex<State>>);
 struct Connection {
     server: Simulated,
     address: &'static str,
+    /// [`State::term`] of the master that it leads to.
+    term: usize,
     number: u64,
 }
 
@@ -131,6 +147,10 @@ impl Simulated {
             past: Vec::new(),
             replica: None,
             snapshot: None,
+            is_alone: false,
+            promoted: None,
+            former: None,
+            term: 0,
             late: Vec::new(),
             falls_back_to: None,
             delayed: None,
@@ -152,8 +172,11 @@ impl Simulated {
         self.0.lock()
     }
 
-    fn connect(&self, address: &'static str) -> Arc<dyn RedisNode> {
-        Arc::new(Connection { server: self.clone(), address, number: self.state().connection })
+    fn connect(&self, address: Option<&'static str>) -> Arc<dyn RedisNode> {
+        let state = self.state();
+        let (term, number) = (state.term, state.connection);
+        let address = address.unwrap_or(state.master());
+        Arc::new(Connection { server: self.clone(), address, term, number })
     }
 }
 
@@ -166,7 +189,7 @@ impl RedisNode for Connection {
         let mut state = self.server.state();
         let stands_still = std::mem::take(&mut state.stands_still);
         state.now += stands_still.as_millis() as u64;
-        let answer = state.call(self.number, &commands);
+        let answer = state.call_master(self.term, self.number, &commands);
         async move {
             tokio::task::yield_now().await;
             tokio::time::sleep(stands_still).await;
@@ -182,15 +205,15 @@ impl RedisNode for Connection {
 
 impl Network for Simulated {
     fn master(&self, _: u16) -> BoxFuture<'_, Result<Arc<dyn RedisNode>, Lost>> {
-        async { Ok(self.connect("sim:1")) }.boxed()
+        async { Ok(self.connect(None)) }.boxed()
     }
 
     fn at(&self, _: &str) -> BoxFuture<'_, Result<Arc<dyn RedisNode>, Lost>> {
-        async { Ok(self.connect("sim:3")) }.boxed()
+        async { Ok(self.connect(Some("sim:3"))) }.boxed()
     }
 
-    fn leads_to(&self, _: u16, _: &str) -> bool {
-        true
+    fn leads_to(&self, _: u16, address: &str) -> bool {
+        self.state().master() == address
     }
 
     fn moved(&self, _: u16, _: &str) {}
@@ -200,7 +223,9 @@ impl Network for Simulated {
     }
 
     fn replicas(&self, _: u16) -> Option<u32> {
-        Some(u32::from(self.state().snapshot.is_none()))
+        let state = self.state();
+        let has_left = state.promoted.is_some() && broken(Broken::LeftReplicaForgotten);
+        Some(u32::from(state.snapshot.is_none() && !state.is_alone && !has_left))
     }
 
     fn append_only(&self, _: u16) -> bool {
@@ -225,7 +250,18 @@ impl State {
     pub(super) fn acquired(&mut self) {
         self.past = vec![self.data.clone()];
         self.late.clear();
+        self.promoted = None;
         (self.is_dead, self.full, self.read_only) = (false, 0, 0);
+    }
+
+    /// Nothing more goes wrong. One call in how many did so far.
+    pub(super) fn calm(&mut self) -> u64 {
+        self.promoted = None;
+        std::mem::take(&mut self.one_in)
+    }
+
+    fn master(&self) -> &'static str {
+        MASTERS[self.term % MASTERS.len()]
     }
 
     /// Whether the owner could not finish its last write.
@@ -236,6 +272,7 @@ impl State {
     /// Falls back to an earlier state.
     pub(super) fn roll_back(&mut self, to: Data) {
         self.data = to;
+        self.promoted = None;
         self.disconnect();
         // What is on its way goes to the server that has failed.
         self.late.clear();
@@ -262,6 +299,9 @@ impl State {
         if self.snapshot.is_some() {
             return Ok(Confirmed { read: self.data.run(&words(read)), replicas: 0, connected: 1 });
         }
+        if self.promoted.is_some() || self.is_alone {
+            return Ok(Confirmed { read: self.data.run(&words(read)), replicas: 0, connected: 0 });
+        }
         let Some(replica) = &mut self.replica else {
             return Err(Lost("the replica does not confirm".into()));
         };
@@ -286,7 +326,7 @@ impl State {
         self.happened.doubts += 1;
     }
 
-    fn call(&mut self, connection: u64, commands: &Pipeline) -> Result<Vec<Value>, Lost> {
+    pub(super) fn call(&mut self, connection: u64, commands: &Pipeline) -> Result<Vec<Value>, Lost> {
         if connection != self.connection || self.is_dead {
             return Err(Lost("the connection was lost before".into()));
         }
@@ -353,12 +393,23 @@ impl State {
                 self.has_scripts = false;
                 Ok(self.run(commands, usize::MAX, None))
             }
-            _ => self.fail_over(),
+            11 => self.fail_over(),
+            _ => {
+                let at = self.lose_since();
+                self.promoted = Some((self.past[at].clone(), 1 + self.random.below(LASTING)));
+                self.past.truncate(at + 1);
+                Ok(self.run(commands, usize::MAX, None))
+            }
         }
     }
 
+    /// A moment since the acquisition.
+    fn lose_since(&mut self) -> usize {
+        self.random.below(self.past.len() as u64) as usize
+    }
+
     fn fail_over(&mut self) -> Result<Vec<Value>, Lost> {
-        let at = self.random.below(self.past.len() as u64) as usize;
+        let at = self.lose_since();
         self.past.truncate(at + 1);
         self.roll_back(self.past[at].clone());
         self.lose()
@@ -377,7 +428,7 @@ impl State {
     }
 
     /// Carries out the first `some` commands; scripts with so much fuel.
-    fn run(&mut self, commands: &Pipeline, some: usize, fuel: Fuel) -> Vec<Value> {
+    pub(super) fn run(&mut self, commands: &Pipeline, some: usize, fuel: Fuel) -> Vec<Value> {
         let commands: Vec<_> = commands.cmd_iter().take(some).map(words).collect();
         commands.iter().map(|command| self.command(command, fuel)).collect()
     }
@@ -415,7 +466,7 @@ impl State {
             self.happened.tears += 1;
             error(CUT_OFF)
         });
-        if self.data != before {
+        if self.data != before && self.promoted.is_none() {
             self.past.push(self.data.clone());
             let surplus = self.past.len().saturating_sub(PAST);
             self.past.drain(..surplus);
