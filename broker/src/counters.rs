@@ -124,7 +124,7 @@ const ALL: &[(ShellCounter, &str)] = &[
     (C::LimitGroupPayload, "limit_group_payload_total"),
     (C::MessagesSplit, "messages_split_total"),
     (C::MessagesTooLarge, "messages_too_large_total"),
-    (C::Alarms, "alarms_total"),
+    (C::Alarms, "wheel_wakeups_total"),
     (C::ClockOutliers, "clock_outliers_total"),
     (C::ClockReadingsMissed, "clock_readings_missed_total"),
     (C::ClockSteps, "clock_steps_total"),
@@ -323,7 +323,7 @@ mod tests {
         assert_eq!(merged.len(), ALL.len() + 4);
         assert!(merged.contains(&("campaigns_total".to_owned(), 2)));
         assert!(merged.windows(2).all(|w| w[0].0 < w[1].0), "in order, none twice");
-        assert!(merged.contains(&("alarms_total".to_owned(), 3)));
+        assert!(merged.contains(&("wheel_wakeups_total".to_owned(), 3)));
         counters.acquired_after(Duration::from_millis(7));
         let read = counters.read();
         assert_eq!((read.get(C::Alarms), read.leads, read.term), (3, true, 2));

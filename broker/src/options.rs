@@ -338,11 +338,13 @@ fn check_cluster(name: &str) -> Result<(), InvalidOptions> {
 fn check_engine(e: &EngineOptions) -> Result<(), InvalidOptions> {
     in_range("partitions", e.partitions, 1, limits::MAX_PARTITIONS, "16 a core is plenty")?;
     in_range("memory", e.memory_bytes, MIN_MEMORY, u64::MAX, "256MiB is usual")?;
-    in_range("preload", e.preload_ms, 100, MAX_PRELOAD_MS, "it is in ms here; 5s is usual")?;
-    in_range("park-after", e.park_after_ms, 1, MAX_PARK_AFTER_MS, "it is in ms here; 250ms is usual")?;
+    let ms = Duration::from_millis;
+    within("preload", ms(e.preload_ms), ms(100), ms(MAX_PRELOAD_MS), "5s is usual")?;
+    within("park-after", ms(e.park_after_ms), ms(1), ms(MAX_PARK_AFTER_MS), "250ms is usual")?;
     in_range("jitter-percent", e.jitter_percent, 0, 100, "10 is usual")?;
     let (least, most) = (limits::MIN_CALLBACK_TIMEOUT_MS, limits::MAX_CALLBACK_TIMEOUT_MS);
-    in_range("callback-timeout", e.callback_timeout_ms, least, most, "it is in ms here; 30s is usual")?;
+    let (least, most) = (ms(least.into()), ms(most.into()));
+    within("callback-timeout", ms(e.callback_timeout_ms.into()), least, most, "30s is usual")?;
     for tiers in std::iter::once(&e.retry).chain(e.retry_by_dest.values()) {
         tiers.validate().map_err(|error| InvalidOptions {
             option: "retry",

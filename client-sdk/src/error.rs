@@ -147,7 +147,7 @@ pub enum RequestError {
         message: String,
     },
     /// There was no connection to send it over in time. Nothing was done.
-    #[error("not sent within {ms} ms: {reason}")]
+    #[error("not sent{}: {reason}", within(*ms))]
     NotSent {
         /// How long it waited.
         ms: u64,
@@ -155,7 +155,7 @@ pub enum RequestError {
         reason: String,
     },
     /// A question that no broker answered in time.
-    #[error("no answer within {ms} ms: {reason}")]
+    #[error("no answer{}: {reason}", within(*ms))]
     Unanswered {
         /// How long it waited.
         ms: u64,
@@ -341,5 +341,22 @@ pub(crate) fn retryable(code: ErrorCode) -> bool {
         | ErrorCode::Version
         | ErrorCode::Unknown
         | ErrorCode::Protocol => false,
+    }
+}
+
+/// How long somebody waited, for a message; nothing if nobody did.
+fn within(ms: u64) -> String {
+    if ms == 0 { String::new() } else { format!(" within {ms} ms") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_not_waited_is_told_no_time() {
+        let unanswered = |ms| RequestError::Unanswered { ms, reason: "b1 is not connected".to_owned() };
+        assert_eq!(unanswered(0).to_string(), "no answer: b1 is not connected");
+        assert_eq!(unanswered(20).to_string(), "no answer within 20 ms: b1 is not connected");
     }
 }

@@ -65,11 +65,21 @@ pub enum ConfigError {
 
 impl ConfigError {
     /// What is wrong with a file. Its lines are not shown, nor the passwords of addresses: the
-    /// library's own words may have both.
-    pub(super) fn of_file(path: &Path, text: &str, error: &toml::de::Error) -> Self {
+    /// library's own words may have both. `setting`: which setting a line is about, and what can be
+    /// written there.
+    pub(super) fn of_file(
+        path: &Path,
+        text: &str,
+        error: &toml::de::Error,
+        setting: impl FnOnce(&str) -> Option<(String, String)>,
+    ) -> Self {
         let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
         let line = before.matches('\n').count() + 1;
-        let message = format!("line {line}: {}", without_passwords(error.message()));
+        let what = without_passwords(error.message());
+        let message = match setting(text.lines().nth(line - 1).unwrap_or_default()) {
+            None => format!("line {line}: {what}"),
+            Some((name, example)) => format!("line {line}, {name}: {what}; for example: {example}"),
+        };
         Self::File { path: path.to_owned(), message }
     }
 }

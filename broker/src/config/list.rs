@@ -21,6 +21,8 @@ pub struct Setting {
     pub choices: &'static [(&'static str, &'static str)],
     /// It is true or false; as a flag without a value it is true.
     pub is_switch: bool,
+    /// What stands for its value in the help of a flag.
+    pub value: &'static str,
     help: &'static str,
     read: fn(&mut PartialConfig, &str) -> Result<(), String>,
 }
@@ -39,6 +41,29 @@ impl Setting {
     /// Returns what it is, in one sentence without a full stop.
     pub fn help(&self) -> &'static str {
         self.help.trim_start()
+    }
+
+    /// Returns a line of the file that sets it, to show how a value is written there.
+    pub fn example(&self) -> String {
+        let value = match (self.field, self.value) {
+            ("listen" | "advertise", _) => "\"10.0.0.5:7400\"",
+            ("http", _) => "\"127.0.0.1:7480\"",
+            ("cluster", _) => "\"shop\"",
+            ("redis", _) => "[\"redis://10.0.0.5:6379\"]",
+            ("retry", _) => "[\"1s\", \"5s\"]",
+            ("log_level", _) => "\"info\"",
+            ("data", _) => "\"/var/lib/mtimer\"",
+            (_, "FILE") => "\"/etc/mtimer/FILE\"",
+            (_, "DURATION") => "\"5s\"",
+            (_, "SIZE") => "\"256MiB\"",
+            (_, "N") => "16",
+            _ if self.is_switch => "true",
+            _ => match self.choices.first() {
+                Some((choice, _)) => return format!("{} = \"{choice}\"", self.name()),
+                None => "\"TEXT\"",
+            },
+        };
+        format!("{} = {value}", self.name())
     }
 
     /// Sets it to what a variable or a flag says.
@@ -82,6 +107,7 @@ macro_rules! settings {
             field: stringify!($name),
             choices: <$ty as SettingValue>::CHOICES,
             is_switch: <$ty as SettingValue>::IS_SWITCH,
+            value: <$ty as SettingValue>::VALUE,
             help: concat!($($help),+),
             read: |config, text| {
                 config.$name = Some(<$ty as SettingValue>::read(text)?);
@@ -150,7 +176,8 @@ settings! {
     handover_timeout: Span,
     /// The cluster's name
     cluster: String,
-    /// Redis servers, or Sentinels, separated by commas; without any the store is embedded. `ps`
+    /// Redis servers, or Sentinels, separated by commas, such as redis://10.0.0.5:6379; without any
+    /// the store is embedded. `ps`
     /// shows flags: put an address with a password into the settings file or MTIMER_REDIS
     redis: CommaList<RedisUrl>,
     /// PEM file of the authorities that sign the certificates of Redis; without it the system's
@@ -161,7 +188,7 @@ settings! {
     redis_tls_key: PathBuf,
     /// Memory for the last writes, to repeat what Redis loses; 0: none [default: 64MiB]
     redis_write_log: Size,
-    /// embedded-sync, embedded-fast, redis or redis-replicated
+    /// What an answered schedule means
     durability: Durability,
     /// How many replicas have to confirm a write (redis-replicated)
     replicas: u32,
@@ -278,7 +305,8 @@ impl PartialConfig {
         let mut file = File::open(path).map_err(failed)?;
         let mut text = String::new();
         file.read_to_string(&mut text).map_err(failed)?;
-        let config: Self = toml::from_str(&text).map_err(|e| ConfigError::of_file(path, &text, &e))?;
+        let config: Self =
+            toml::from_str(&text).map_err(|e| ConfigError::of_file(path, &text, &e, setting_of))?;
         let mut urls = config.redis.iter().flat_map(|list| &list.0);
         if urls.any(RedisUrl::has_password) {
             check_private(&file, path)?;
@@ -322,6 +350,13 @@ impl PartialConfig {
         let file = file.map(Self::from_file).transpose()?.unwrap_or_default();
         Ok(flags.or(Self::from_env(vars)?).or(file))
     }
+}
+
+/// The setting that a line of the file gives a value to, and an example of one.
+fn setting_of(line: &str) -> Option<(String, String)> {
+    let (name, _) = line.split_once('=')?;
+    let setting = SETTINGS.iter().find(|setting| setting.name() == name.trim())?;
+    Some((setting.name(), setting.example()))
 }
 
 fn known_variables() -> String {

@@ -249,6 +249,9 @@ impl PartialConfig {
     fn store(&self) -> Result<StoreConfig, ConfigError> {
         let partitions = self.partitions;
         let urls = self.redis.iter().flat_map(|list| &list.0).map(|url| url.0.clone()).collect::<Vec<_>>();
+        for url in self.redis.iter().flat_map(|list| &list.0) {
+            url.check().map_err(|message| ConfigError::Setting { setting: "redis", message })?;
+        }
         let tls = self.redis_tls(&urls)?;
         let write_log_bytes = self.redis_write_log(&urls)?;
         let wrong =

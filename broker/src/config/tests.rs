@@ -271,7 +271,7 @@ fn passwords_are_not_shown() {
     let resolved = partial.clone().resolve().unwrap();
     assert!(!format!("{partial:?} {resolved:?}").contains("s3cret"));
     // Mistakes that would have the library show the line, or the value.
-    for text in ["redis = \"redis://u:s3cret@h:1\"\n", "cluster = \"a\"\nredis = [\"redis://u:s3cret@h:1\"\n"]
+    for text in ["redis = redis://u:s3cret@h:1\n", "cluster = \"a\"\nredis = [\"redis://u:s3cret@h:1\"\n"]
     {
         let error = PartialConfig::from_file(file(text).path()).unwrap_err();
         let shown = format!("{error} {error:?}");
@@ -303,4 +303,70 @@ fn a_file_with_a_password_is_private() {
         }
     }
     read("redis = [\"redis://u@h\", \"unix:///s?user=u\"]\n", 0o644).unwrap();
+}
+
+#[test]
+fn a_text_is_taken_where_a_list_is_expected() {
+    let with = |text: &str| PartialConfig::from_file(file(text).path()).unwrap();
+    let urls = |text: &str| with(text).redis.unwrap().0.into_iter().map(|url| url.0).collect::<Vec<_>>();
+    assert_eq!(urls("redis = \"redis://a:1\""), ["redis://a:1"]);
+    assert_eq!(
+        urls("redis = \"redis://a:1,redis://b:2\""),
+        urls("redis = [\"redis://a:1\", \"redis://b:2\"]")
+    );
+    assert_eq!(with("retry = \"1s, 5s\"").retry, with("retry = [\"1s\", \"5s\"]").retry);
+    let one = with("[[destination]]\ngroup = \"g\"\napp = \"a\"\nretry = \"1s\"");
+    assert_eq!(one.destination[0].retry.0.len(), 1);
+}
+
+#[test]
+fn errors_in_a_file_name_line_setting_and_an_example() {
+    for (text, expected) in [
+        (
+            "retry = 5",
+            "line 1, retry: invalid type: integer `5`, expected an array of texts, or a text with commas; \
+                       for example: retry = [\"1s\", \"5s\"]",
+        ),
+        (
+            "\nweight = \"x\"",
+            "line 2, weight: invalid type: string \"x\", expected u16; for example: weight = 16",
+        ),
+        (
+            "heartbeat = 5",
+            "line 1, heartbeat: invalid type: integer `5`, expected a string; for example: heartbeat = \"5s\"",
+        ),
+        ("memory = \"lots\"", "for example: memory = \"256MiB\""),
+        ("redis = [1]", "for example: redis = [\"redis://10.0.0.5:6379\"]"),
+    ] {
+        let error = PartialConfig::from_file(file(text).path()).unwrap_err().to_string();
+        assert!(error.ends_with(expected), "{text}: {error}");
+    }
+    for setting in SETTINGS {
+        PartialConfig::from_file(file(&setting.example()).path()).unwrap();
+    }
+}
+
+#[test]
+fn an_address_of_redis_may_be_a_host_and_what_is_none_is_explained() {
+    let with = |text: &str| PartialConfig::from_env(env(&[("MTIMER_REDIS", text)])).unwrap().resolve();
+    let urls = |text| match with(text).unwrap().store {
+        StoreConfig::Redis(redis) => redis.urls,
+        StoreConfig::Embedded { .. } => panic!("not on Redis"),
+    };
+    assert_eq!(urls("127.0.0.1:6379"), ["redis://127.0.0.1:6379"]);
+    assert_eq!(
+        urls("r-1.x:1,[::1]:7000,rediss://c"),
+        ["redis://r-1.x:1", "redis://[::1]:7000", "rediss://c"]
+    );
+    for (text, part) in [
+        ("http://127.0.0.1:6379", "redis: an address begins with \"http://\": write redis://HOST:6379"),
+        ("u:s3cret@127.0.0.1:6379", "redis: an address begins with no redis://: write redis://HOST:6379"),
+        ("u:s3cret://h", "redis: an address begins with no redis://"),
+        ("redis://u:a,s3cret,c@h", "redis: an address begins with no redis://"),
+        ("localhost", "redis: an address begins with no redis://"),
+    ] {
+        let error = with(text).unwrap_err().to_string();
+        assert!(error.contains(part) && !error.contains("s3cret"), "{text}: {error}");
+    }
+    with("redis-sentinel://h?master=m").unwrap();
 }

@@ -1,12 +1,14 @@
 //! Values of settings as people write them: durations, sizes, lists.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 use mtimer_store::without_password;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::de::{self, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A duration such as `250ms`, `5s`, `2h 30m`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -21,14 +23,42 @@ pub struct Size(pub u64);
 pub struct CommaList<T>(pub Vec<T>);
 
 /// The address of a Redis server, maybe with a password in it, which its `Debug` does not show.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// `HOST:PORT` is understood, too.
+#[derive(Clone, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct RedisUrl(pub String);
+
+/// What addresses of Redis begin with; those of Sentinels with one of these and `-sentinel`.
+const REDIS_SCHEMES: [&str; 7] =
+    ["redis", "rediss", "valkey", "valkeys", "unix", "redis+unix", "valkey+unix"];
 
 impl RedisUrl {
     /// Whether there may be a password in it.
     pub fn has_password(&self) -> bool {
         without_password(&self.0) != self.0
+    }
+
+    /// Checks what it begins with. What is wrong and what to write, without the address, which may
+    /// have a password.
+    ///
+    /// # Errors
+    ///
+    /// If it begins with nothing that is known.
+    pub fn check(&self) -> Result<(), String> {
+        const WRITE: &str = "write redis://HOST:6379, or redis://USER:PASSWORD@HOST:6379 with @ / ? # , % in user and \
+                             password as %40 %2F %3F %23 %2C %25";
+        match self.0.split_once("://") {
+            None => Err(format!("an address begins with no redis://: {WRITE}")),
+            Some((scheme, _)) if REDIS_SCHEMES.contains(&scheme.trim_end_matches("-sentinel")) => Ok(()),
+            // The password may be in front.
+            Some((scheme, _)) if scheme.contains(['@', ':']) => {
+                Err(format!("an address begins with no redis://: {WRITE}"))
+            }
+            Some((scheme, _)) => {
+                let scheme: String = scheme.chars().take(20).collect();
+                Err(format!("an address begins with {:?}: {WRITE}", format!("{scheme}://")))
+            }
+        }
     }
 }
 
@@ -36,7 +66,19 @@ impl FromStr for RedisUrl {
     type Err = InvalidValue;
 
     fn from_str(s: &str) -> Result<Self, InvalidValue> {
-        Ok(Self(s.to_owned()))
+        // A part of a password with commas in it must not be taken for a host, which is shown.
+        let is_host = |host: &str| {
+            !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || ".-_:[]".contains(c))
+        };
+        let is_plain = |(host, port): (&str, &str)| is_host(host) && port.parse::<u16>().is_ok();
+        let is_plain = s.rsplit_once(':').is_some_and(is_plain);
+        Ok(Self(if is_plain { format!("redis://{s}") } else { s.to_owned() }))
+    }
+}
+
+impl<'de> Deserialize<'de> for RedisUrl {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        String::deserialize(d)?.parse().map_err(de::Error::custom)
     }
 }
 
@@ -137,6 +179,7 @@ where
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
+            bytes if bytes > 0 && bytes.is_multiple_of(1 << 30) => write!(f, "{}GiB", bytes >> 30),
             bytes if bytes.is_multiple_of(1 << 20) => write!(f, "{}MiB", bytes >> 20),
             bytes => write!(f, "{bytes}"),
         }
@@ -182,9 +225,35 @@ impl<'de> Deserialize<'de> for Size {
     }
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for CommaList<T> {
+/// An array, or the text that a flag takes.
+impl<'de, T> Deserialize<'de> for CommaList<T>
+where
+    T: Deserialize<'de> + FromStr,
+    T::Err: fmt::Display,
+{
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        Vec::deserialize(d).map(Self)
+        struct ListVisitor<T>(PhantomData<T>);
+        impl<'de, T> Visitor<'de> for ListVisitor<T>
+        where
+            T: Deserialize<'de> + FromStr,
+            T::Err: fmt::Display,
+        {
+            type Value = CommaList<T>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an array of texts, or a text with commas")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<CommaList<T>, E> {
+                text.parse().map_err(E::custom)
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<CommaList<T>, A::Error> {
+                let mut all = Vec::new();
+                while let Some(one) = seq.next_element()? {
+                    all.push(one);
+                }
+                Ok(CommaList(all))
+            }
+        }
+        d.deserialize_any(ListVisitor(PhantomData))
     }
 }
 
@@ -277,6 +346,8 @@ pub trait SettingValue: Sized {
     const CHOICES: &'static [(&'static str, &'static str)] = &[];
     /// Whether it is true or false.
     const IS_SWITCH: bool = false;
+    /// What stands for its value in the help of a flag.
+    const VALUE: &'static str = "TEXT";
 
     /// Reads a value.
     ///
@@ -294,6 +365,7 @@ impl SettingValue for String {
 
 impl SettingValue for bool {
     const IS_SWITCH: bool = true;
+    const VALUE: &'static str = "true|false";
 
     fn read(text: &str) -> Result<Self, String> {
         text.parse().map_err(|_| format!("{text:?} is not true or false"))
@@ -301,18 +373,24 @@ impl SettingValue for bool {
 }
 
 impl SettingValue for PathBuf {
+    const VALUE: &'static str = "FILE";
+
     fn read(text: &str) -> Result<Self, String> {
         if text.is_empty() { Err("it is empty: write a path".to_owned()) } else { Ok(Self::from(text)) }
     }
 }
 
 impl SettingValue for Span {
+    const VALUE: &'static str = "DURATION";
+
     fn read(text: &str) -> Result<Self, String> {
         text.parse().map_err(|error: InvalidValue| error.to_string())
     }
 }
 
 impl SettingValue for Size {
+    const VALUE: &'static str = "SIZE";
+
     fn read(text: &str) -> Result<Self, String> {
         text.parse().map_err(|error: InvalidValue| error.to_string())
     }
@@ -322,6 +400,8 @@ impl<T: FromStr> SettingValue for CommaList<T>
 where
     T::Err: fmt::Display,
 {
+    const VALUE: &'static str = "LIST";
+
     fn read(text: &str) -> Result<Self, String> {
         text.parse().map_err(|error: InvalidValue| error.to_string())
     }
@@ -330,6 +410,8 @@ where
 macro_rules! numbers {
     ($($ty:ty),*) => { $(
         impl SettingValue for $ty {
+            const VALUE: &'static str = "N";
+
             fn read(text: &str) -> Result<Self, String> {
                 let what = || format!("a number from 0 to {}", Self::MAX);
                 text.parse().map_err(|_| InvalidValue::new(text, what()).to_string())

@@ -1,5 +1,6 @@
 //! A command as a handler: its exit code is the outcome.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -103,9 +104,8 @@ fn start(line: &str, callback: &Callback, quiet: bool) -> std::io::Result<Child>
 fn header_variables(command: &mut Command, headers: &Headers) {
     let told = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     told.filter(|name| name.starts_with(HEADER_VARIABLE)).for_each(|name| _ = command.env_remove(name));
-    for (name, value) in headers.iter() {
-        let name = name.to_ascii_uppercase().replace(['-', '.'], "_");
-        command.env(format!("{HEADER_VARIABLE}{name}"), value);
+    for (name, value) in own_variables(headers) {
+        command.env(name, value);
     }
     for (header, variable) in TRACE_VARIABLES {
         match headers.get(header) {
@@ -113,6 +113,20 @@ fn header_variables(command: &mut Command, headers: &Headers) {
             None => command.env_remove(variable),
         };
     }
+}
+
+/// Each header with its variable. Headers that would share one have none: which of them the command
+/// got would be chance.
+fn own_variables(headers: &Headers) -> BTreeMap<String, &str> {
+    let (mut own, mut shared) = (BTreeMap::new(), BTreeSet::new());
+    for (name, value) in headers.iter() {
+        let name = format!("{HEADER_VARIABLE}{}", name.to_ascii_uppercase().replace(['-', '.'], "_"));
+        if own.insert(name.clone(), value).is_some() {
+            shared.insert(name);
+        }
+    }
+    own.retain(|name, _| !shared.contains(name));
+    own
 }
 
 #[cfg(unix)]
@@ -152,5 +166,17 @@ fn outcome(status: ExitStatus, retry: impl FnOnce(String) -> Outcome) -> Outcome
         }
         Some(code) => retry(format!("the command ended with exit code {code}")),
         None => retry(format!("the command was ended: {status}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_that_differ_by_dots_and_hyphens_share_no_variable() {
+        let headers = Headers::new([("a-b", "1"), ("a.b", "2"), ("a_b", "3"), ("c-d", "4")]).unwrap();
+        let own: Vec<_> = own_variables(&headers).into_iter().collect();
+        assert_eq!(own, [("MTIMER_HEADER_C_D".to_owned(), "4")]);
     }
 }

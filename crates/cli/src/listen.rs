@@ -20,7 +20,7 @@ use super::output::{Output, Tone, note, to_line};
 use super::printer::Printer;
 use super::renewal::Renewal;
 use super::signals::StopSignal;
-use super::{exec, moment, view};
+use super::{exec, exec_check, moment, view};
 
 /// Takes the callbacks of a destination and prints them
 ///
@@ -36,10 +36,11 @@ use super::{exec, moment, view};
 /// --exec CMD runs /bin/sh -c CMD with the payload on standard input and MTIMER_ID, MTIMER_KEY,
 /// MTIMER_GROUP, MTIMER_APP, MTIMER_DUE_MS, MTIMER_ATTEMPT, MTIMER_EPOCH, MTIMER_MODE,
 /// MTIMER_TIMEOUT_MS and MTIMER_LATENESS_MS in its environment. Headers are there as MTIMER_HEADERS
-/// (a JSON object), and each as MTIMER_HEADER_NAME, with its name in capitals and _ for - and .;
-/// the trace context also as TRACEPARENT and TRACESTATE. Exit code 0 means done, 100 failed for
-/// good (dead letter), 75 and every other one: try again. At the callback timeout it is killed,
-/// with what it has started. With --json its output goes to standard error.
+/// (a JSON object), and each as MTIMER_HEADER_NAME, with its name in capitals and _ for - and .
+/// (those whose names differ by nothing else are in MTIMER_HEADERS only); the trace context also as
+/// TRACEPARENT and TRACESTATE. Exit code 0 means done, 100 failed for good (dead letter), 75 and
+/// every other one: try again. At the callback timeout it is killed, with what it has started. A
+/// CMD that cannot be run is refused at the start. With --json its output goes to standard error.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer listen --group demo --app hello\n  \
     mtimer listen --group shop --app orders --json | jq -r .payload\n  \
@@ -85,6 +86,9 @@ enum CallbackAnswer {
 impl Listen {
     pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
         let dest = destination(&self.group, &self.app)?;
+        if let Some(command) = &self.exec {
+            exec_check::check(command)?;
+        }
         let stop = StopSignal::on_signals("stopping: running handlers may finish")?;
         let mut renewal = Renewal::watch(&self.client)?;
         let mut client = self.client.connect().await?;

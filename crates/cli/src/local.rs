@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 use super::exit::{Exit, Failure};
 use super::flags::one_of;
-use super::redis::TlsArgs;
+use super::redis::{TlsArgs, address};
 use super::store::Opened;
 use super::{output, redis};
 
@@ -28,7 +28,7 @@ const STORE_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct StoreArgs {
     /// Use Redis (or a Redis Cluster: name some of its masters); the keys are removed afterwards
-    #[arg(long, value_name = "URL", value_delimiter = ',', help_heading = "Store")]
+    #[arg(long, value_name = "URL", value_delimiter = ',', value_parser = address, help_heading = "Store")]
     pub(crate) redis: Vec<String>,
     #[command(flatten)]
     pub(crate) tls: TlsArgs,

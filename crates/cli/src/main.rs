@@ -17,6 +17,7 @@ mod demo;
 #[cfg(test)]
 mod documented;
 mod exec;
+mod exec_check;
 mod exit;
 mod file;
 mod flags;
@@ -119,8 +120,10 @@ fn described() -> clap::Command {
         exit::table()
     );
     let command = Cli::command()
-        .mut_subcommand("broker", |c| settings::with_defaults(c, &["durability"]))
-        .mut_subcommand("dev", |c| settings::with_defaults(c, &["durability", "data"]));
+        .mut_subcommand("broker", |c| settings::described(c, &["durability"], &[]))
+        .mut_subcommand("dev", |c| {
+            flags::without_cluster(settings::described(c, &["durability", "data"], settings::OF_CLIENTS))
+        });
     let more = command.get_after_help().map(|text| format!("{text}\n\n{help}")).unwrap_or(help);
     command.after_long_help(more)
 }

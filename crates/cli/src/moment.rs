@@ -1,5 +1,6 @@
 //! Times and durations as people write them, and as they are shown.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -10,6 +11,12 @@ use mtimer_client::{Time, When};
 pub(crate) fn span(text: &str) -> Result<Duration, String> {
     text.parse().map(|Span(duration)| duration).map_err(|error: InvalidValue| error.to_string())
 }
+
+/// Numbers that are seconds since 1970 of a year from 1973 to 5138. As milliseconds they are from
+/// January 1970 to March 1973, which nobody means.
+const LIKE_SECONDS: RangeInclusive<u64> = 100_000_000..=99_999_999_999;
+/// The offsets that there are, in minutes: from Baker Island to Kiribati.
+const OFFSETS: RangeInclusive<i64> = -12 * 60..=14 * 60;
 
 /// A point in time: RFC 3339 with an offset, or milliseconds since the Unix epoch. What is finer
 /// than a millisecond is rounded up, for nothing is ever early.
@@ -24,14 +31,34 @@ pub(crate) fn time(text: &str) -> Result<Time, String> {
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
         return in_range(text.parse().map_err(|_| bad())?);
     }
+    if let Some(offset) = offset(text).filter(|(minutes, _)| !OFFSETS.contains(minutes)) {
+        return Err(format!("{text:?} has the offset {}: there are -12:00 to +14:00, and Z", offset.1));
+    }
     let nanos = text.parse::<Timestamp>().map_err(|_| bad())?.as_nanosecond();
     let ms = nanos.div_euclid(1_000_000) + i128::from(nanos.rem_euclid(1_000_000) > 0);
     in_range(u64::try_from(ms).map_err(|_| format!("{text:?} is before 1970, where time begins here"))?)
 }
 
+/// The offset at the end of a time such as `2030-01-31T12:00:00+01:00`: in minutes, and as written.
+fn offset(text: &str) -> Option<(i64, &str)> {
+    const DATE: usize = "2030-01-31".len();
+    let at = text.get(DATE..)?.rfind(['+', '-'])? + DATE;
+    let (sign, number) = text[at..].split_at(1);
+    let (hours, minutes) = number.split_once(':').unwrap_or_else(|| number.split_at(number.len().min(2)));
+    let minutes = if minutes.is_empty() { Some(0) } else { minutes.parse::<i64>().ok() };
+    let total = hours.parse::<i64>().ok()? * 60 + minutes?;
+    Some((if sign == "-" { -total } else { total }, &text[at..]))
+}
+
 /// Milliseconds since the epoch, if they can be named.
 pub(crate) fn in_range(ms: u64) -> Result<Time, String> {
     let most = Time::MAX.as_ms();
+    if LIKE_SECONDS.contains(&ms) {
+        return Err(format!(
+            "{ms} looks like seconds since 1970: write milliseconds, {ms}000, or RFC 3339, {}",
+            shown(Time::from_ms(ms * 1_000))
+        ));
+    }
     if ms > most {
         return Err(format!("{ms} ms is beyond the latest time that there is, {most} ms since 1970"));
     }
@@ -51,6 +78,7 @@ impl Deadline {
             (Ok(after), _) => Ok(Self::AfterDue(after)),
             (_, Ok(time)) => Ok(Self::At(time)),
             (Err(negative), _) if negative.contains("is negative") => Err(negative),
+            (_, Err(time)) if !time.contains("is not a time") => Err(time),
             _ => Err(format!(
                 "{text:?} is not a deadline: write a time such as 2030-01-31T12:00:00Z or milliseconds since 1970, \
                  or a duration after the due time such as 30s"
@@ -101,6 +129,21 @@ mod tests {
         assert!(time("1969-12-31T23:59:59Z").unwrap_err().contains("before 1970"));
         assert!(time("999999999999999").unwrap_err().contains("beyond"));
         assert!(time("2030-01-31T12:00:00").is_err(), "without an offset nobody knows when that is");
+    }
+
+    #[test]
+    fn seconds_since_1970_and_offsets_that_do_not_exist_are_refused() {
+        let error = time("1896091200").unwrap_err();
+        assert!(error.contains("write milliseconds, 1896091200000, or RFC 3339, 2030-01-31T"), "{error}");
+        assert!(Deadline::parse("1896091200").unwrap_err().contains("looks like seconds"));
+        assert_eq!(time("1896091200000"), time("2030-01-31T12:00:00Z"));
+        for bad in ["+25:00", "-13:00", "+14:30", "+2500", "+99", "+14:01"] {
+            let error = time(&format!("2030-01-31T12:00:00{bad}")).unwrap_err();
+            assert!(error.contains(&format!("has the offset {bad}")), "{error}");
+        }
+        for good in ["+14:00", "-12:00", "+05:45", "-03", "+0200"] {
+            time(&format!("2030-01-31T12:00:00{good}")).unwrap();
+        }
     }
 
     #[test]

@@ -3,19 +3,22 @@
 use std::time::Duration;
 
 use clap::Args;
+use futures_util::future::join_all;
+use mtimer_broker::config::Span;
 use mtimer_client::{Client, ConnectError, ErrorCode};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::args::{ConnectTlsArgs, SOFTWARE, TokenArgs};
 use super::exit::{Exit, Failure};
 use super::logging::LogArgs;
 use super::moment;
-use super::output::Output;
+use super::output::{Output, note_error};
 
-/// Whether one broker is there
+/// Whether a broker is there
 ///
-/// For health checks: connects to this broker and to no other, and has it answer a ping. That asks
+/// For health checks: connects to this broker and to no other, and has it answer a ping. Of several
+/// addresses each is asked, and the exit code is 0 only if all are there. That asks
 /// no store, costs the same however many timers there are, and is answered also while Redis is
 /// away. A broker that answers that it takes no more clients is there, too.
 ///
@@ -24,10 +27,11 @@ use super::output::Output;
 /// code 3: it is not there; 13: it is there and not ready.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Examples:\n  mtimer ping\n  mtimer ping --ready --broker 10.0.0.5:7400 --timeout 500ms"
+    after_help = "Examples:\n  mtimer ping\n  mtimer ping --ready --broker 10.0.0.5:7400 --timeout 500ms\n  \
+        mtimer ping --broker 10.0.0.5:7400,10.0.0.6:7400"
 )]
 pub(crate) struct Ping {
-    /// The broker's address, host:port
+    /// The broker's address, host:port; of several, separated by commas, each is asked
     #[arg(
         long,
         value_name = "ADDR",
@@ -54,19 +58,46 @@ pub(crate) struct Ping {
 impl Ping {
     pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
         self.log.start()?;
-        if self.broker.contains(',') {
-            return Err(Failure::usage(format!("{:?} are several brokers: name one", self.broker)));
+        if self.timeout < Duration::from_millis(1) {
+            return Err(Failure::usage(format!(
+                "--timeout {} is too short: give 1ms or more",
+                Span(self.timeout)
+            )));
         }
-        timeout(self.timeout, self.ask(out)).await.unwrap_or_else(|_| {
-            let text = format!("no answer of {} within {} ms", self.broker, self.timeout.as_millis());
+        let brokers: Vec<&str> = self.broker.split(',').map(str::trim).collect();
+        let answers = join_all(brokers.iter().map(|broker| self.ping(broker))).await;
+        if let [_] = &brokers[..] {
+            return answers.into_iter().try_for_each(|answer| answer?.show(out));
+        }
+        let mut exits = Vec::new();
+        for (broker, answer) in brokers.into_iter().zip(answers) {
+            match answer {
+                Ok(pong) => pong.show(out)?,
+                Err(Failure { exit, message }) => {
+                    exits.push(exit);
+                    let object = json!({
+                        "broker": broker, "error": exit.name(), "message": message, "exit_code": exit as u8,
+                    });
+                    if out.json { out.object(&object)? } else { note_error(&message) }
+                }
+            }
+        }
+        // The first that is not as it should be says which exit code.
+        exits.first().map_or(Ok(()), |exit| Err(Failure::silent(*exit)))
+    }
+
+    /// Asks one broker, within the time.
+    async fn ping(&self, broker: &str) -> Result<Pong, Failure> {
+        timeout(self.timeout, self.ask(broker)).await.unwrap_or_else(|_| {
+            let text = format!("no answer of {broker} within {} ms", self.timeout.as_millis());
             Err(Failure::new(Exit::NoConnection, text))
         })
     }
 
-    async fn ask(&self, out: Output) -> Result<(), Failure> {
+    async fn ask(&self, broker: &str) -> Result<Pong, Failure> {
         // The time for all of it is what bounds the parts.
         let builder = Client::builder()
-            .brokers([self.broker.clone()])
+            .brokers([broker])
             .token(self.token.read()?)
             .software(SOFTWARE)
             .connect_timeout(Duration::ZERO)
@@ -78,29 +109,38 @@ impl Ping {
                 message,
                 ..
             }) if !self.ready => {
-                let object = json!({ "broker": self.broker, "refused": message });
-                return out.either(&object, || format!("{} is there: {message}", self.broker));
+                let object = json!({ "broker": broker, "refused": message });
+                return Ok(Pong { object, text: format!("{broker} is there: {message}") });
             }
             Err(error) => return Err(error.into()),
         };
         let took = probe.ping().await?;
         let joined = if self.ready { Some(probe.joined().await?) } else { None };
+        let info = probe.info();
         if joined == Some(false) {
-            let text = format!(
-                "{} is there, but has not joined cluster {}: it waits for the leader",
-                self.broker,
-                probe.info().cluster
-            );
+            let cluster = &info.cluster;
+            let text =
+                format!("{broker} is there, but has not joined cluster {cluster}: it waits for the leader");
             return Err(Failure::new(Exit::NotNow, text));
         }
-        let info = probe.info();
         let object = json!({
             "broker": info.broker, "cluster": info.cluster, "software": info.software,
             "ping_us": u64::try_from(took.as_micros()).unwrap_or(u64::MAX), "ready": joined,
         });
-        out.either(&object, || {
-            let ready = if self.ready { "ready" } else { "there" };
-            format!("{} of cluster {} is {ready}: {} us", info.broker, info.cluster, took.as_micros())
-        })
+        let ready = if self.ready { "ready" } else { "there" };
+        let text = format!("{} of cluster {} is {ready}: {} us", info.broker, info.cluster, took.as_micros());
+        Ok(Pong { object, text })
+    }
+}
+
+/// A broker that is as it should be.
+struct Pong {
+    object: Value,
+    text: String,
+}
+
+impl Pong {
+    fn show(self, out: Output) -> Result<(), Failure> {
+        out.either(&self.object, || self.text.clone())
     }
 }

@@ -1,18 +1,19 @@
 //! `mtimer get`, `cancel` and `reschedule`: one timer, by id or by key.
 
 use clap::Args;
-use mtimer_client::{Cancelled, Rescheduled};
-use serde_json::json;
+use mtimer_client::{Cancelled, Client, Rescheduled, Target};
+use serde_json::{Map, Value, json};
 
 use super::args::{ClientArgs, TargetArgs, WhenArgs};
 use super::exit::{Exit, Failure};
 use super::output::{Output, Tone};
-use super::view;
+use super::{dead, view};
 
 /// Shows a timer, live or dead
 ///
 /// Says where the timer stands: pending, retrying, parked (nobody takes it), in-flight, unconfirmed
-/// (at-most-once, sent and never confirmed), or dead. Exit code 5 if there is no such timer: it was
+/// (at-most-once, sent and never confirmed), or dead; how many attempts have failed, and the last
+/// error; of a dead one also the reason and since when. Exit code 5 if there is no such timer: it was
 /// never there, or has ended.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer get 01jz8q4v3c0000g5m3x9w2k7ha\n  \
@@ -58,11 +59,20 @@ pub(crate) struct RescheduleCommand {
 impl GetCommand {
     pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
         let target = self.target.target()?;
-        let found = self.client.looking(async |client| Ok(client.get(target).await?)).await?;
-        let found = found.ok_or_else(|| Failure::new(Exit::NotFound, "there is no such timer"))?;
-        let object = view::timer_object(&found);
+        let object = self.client.looking(async |client| object_of(client, target).await).await?;
         out.either(&object, || view::fields(&object, out))
     }
+}
+
+/// What there is to show of a timer; of one that is dead also why and since when.
+async fn object_of(client: &Client, target: Target) -> Result<Map<String, Value>, Failure> {
+    let found = client.get(target).await?;
+    let found = found.ok_or_else(|| Failure::new(Exit::NotFound, "there is no such timer"))?;
+    let mut object = view::timer_object(&found);
+    if let Some(row) = dead::row_of(client, &found).await? {
+        object.extend(row);
+    }
+    Ok(object)
 }
 
 impl CancelCommand {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use mtimer_broker::config::{CommaList, PartialConfig, RedisConfig, RedisUrl, Replication};
+use mtimer_broker::config::{CommaList, InvalidValue, PartialConfig, RedisConfig, RedisUrl, Replication};
 use mtimer_store::StoreError;
 use mtimer_store_redis::{ClientFiles, RedisDurability, RedisOptions, RedisStore, connect_to_masters};
 use mtimer_types::Backoff;
@@ -30,6 +30,13 @@ pub(crate) struct TlsArgs {
     /// PEM file of the key of that certificate
     #[arg(long, value_name = "FILE", requires = "redis", help_heading = "Store")]
     pub(crate) redis_tls_key: Option<PathBuf>,
+}
+
+/// Reads the address of a server. Whether it is one is checked with the settings: an error here
+/// would show the password in it.
+pub(crate) fn address(text: &str) -> Result<String, String> {
+    let url: RedisUrl = text.parse().map_err(|error: InvalidValue| error.to_string())?;
+    Ok(url.0)
 }
 
 impl TlsArgs {

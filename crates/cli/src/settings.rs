@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use mtimer_broker::config::{Config, PartialConfig};
+use mtimer_broker::config::{Config, PartialConfig, SETTINGS};
 use serde_json::Value;
 
 use super::exec::is_child_variable;
@@ -49,22 +49,33 @@ pub(crate) fn as_json(settings: &PartialConfig) -> Result<Value, Failure> {
     serde_json::to_value(settings).map_err(wrong)
 }
 
-/// The command with the default of every setting in its help; `but` are told elsewhere.
-pub(crate) fn with_defaults(command: clap::Command, but: &[&str]) -> clap::Command {
+/// The command with the default and the variable of every setting in its help; the defaults of `but`
+/// are told elsewhere, and the variables `no_variables` are not looked at.
+pub(crate) fn described(command: clap::Command, but: &[&str], no_variables: &[&str]) -> clap::Command {
     let Ok(config) = PartialConfig::default().resolve() else { return command };
     let Ok(Value::Object(defaults)) = as_json(&config.settings()) else { return command };
-    let told = |name: &str| !but.contains(&name);
-    defaults.into_iter().filter(|(name, _)| told(name)).fold(command, |command, (name, value)| {
-        let shown = match value {
-            Value::String(text) => text,
-            Value::Array(parts) => parts.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(","),
-            other => other.to_string(),
-        };
-        command.mut_arg(name.replace('-', "_"), |arg| {
-            let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
-            arg.help(format!("{help} [default: {shown}]"))
+    SETTINGS.iter().fold(command, |command, setting| {
+        let (name, variable) = (setting.name(), setting.variable());
+        let default = defaults.get(&name).filter(|_| !but.contains(&name.as_str())).map(shown);
+        command.mut_arg(setting.field, |arg| {
+            let mut help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+            if let Some(default) = default.filter(|_| !help.contains("[default: ")) {
+                help += &format!(" [default: {default}]");
+            }
+            if !no_variables.contains(&variable.as_str()) {
+                help += &format!(" [env: {variable}]");
+            }
+            arg.help(help)
         })
     })
+}
+
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => parts.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(","),
+        other => other.to_string(),
+    }
 }
 
 #[cfg(test)]
@@ -77,7 +88,7 @@ mod tests {
     #[test]
     fn every_setting_that_has_a_default_shows_it_in_its_help() {
         let flags = SettingFlags::augment_args(clap::Command::new("mtimer"));
-        let without: Vec<String> = with_defaults(flags, &[])
+        let without: Vec<String> = described(flags, &[], &[])
             .get_arguments()
             .filter(|arg| !arg.get_help().is_some_and(|help| help.to_string().contains("[default: ")))
             .filter_map(|arg| arg.get_long().map(str::to_owned))
@@ -98,5 +109,15 @@ mod tests {
             &["replicas", "replicas-within", "partitions"],
         ];
         assert_eq!(without, without_default.concat());
+    }
+
+    #[test]
+    fn no_default_is_told_twice_and_every_setting_has_its_variable() {
+        let flags = SettingFlags::augment_args(clap::Command::new("mtimer"));
+        for arg in described(flags, &[], &["MTIMER_TLS_CA"]).get_arguments() {
+            let help = arg.get_help().unwrap().to_string();
+            assert!(help.matches("[default: ").count() <= 1, "{help}");
+            assert_eq!(help.contains("[env: MTIMER_"), arg.get_id() != "tls_ca", "{help}");
+        }
     }
 }

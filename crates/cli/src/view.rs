@@ -84,7 +84,7 @@ pub(crate) fn timer_object(view: &TimerView) -> Map<String, Value> {
         }
         TimerState::Pending { .. } | TimerState::Parked | TimerState::Unconfirmed | TimerState::Dead => {}
     }
-    put("failed", view.failed.into());
+    put("attempts", view.failed.into());
     put("stopped", view.stopped.into());
     put("last_error", json!(view.last_error));
     object
@@ -105,8 +105,11 @@ pub(crate) fn dead_object(row: &DeadRow) -> Map<String, Value> {
 /// A timer that was claimed and never confirmed.
 pub(crate) fn unconfirmed_object(row: &UnconfirmedRow) -> Map<String, Value> {
     let mut object = timer(&row.timer);
-    object.insert("state".to_owned(), "unconfirmed".into());
-    object.insert("epoch".to_owned(), json!(row.epoch));
+    let mut put = |name: &str, value: Value| object.insert(name.to_owned(), value);
+    put("state", "unconfirmed".into());
+    put("reason", "unconfirmed".into());
+    put("attempts", 1.into());
+    put("epoch", json!(row.epoch));
     object
 }
 

@@ -159,7 +159,7 @@ fn certificate(why: &CertificateError, authorities: &str) -> String {
         }
         CertificateError::NotValidForNameContext { expected, presented } => format!(
             "it is made out to {}, not to {}: connect by one of its names, or give the name as the server name",
-            if presented.is_empty() { "no name".to_owned() } else { presented.join(", ") },
+            if presented.is_empty() { "no name".to_owned() } else { names(presented) },
             expected.to_str()
         ),
         CertificateError::NotValidForName => {
@@ -167,6 +167,15 @@ fn certificate(why: &CertificateError, authorities: &str) -> String {
         }
         other => other.to_string(),
     }
+}
+
+/// The names of a certificate; rustls has them as `DnsName("b1")` and `IpAddress(10.0.0.5)`.
+fn names(presented: &[String]) -> String {
+    let bare = |name: &String| {
+        let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
+        inner.unwrap_or(name).trim_matches('"').to_owned()
+    };
+    presented.iter().map(bare).collect::<Vec<_>>().join(", ")
 }
 
 /// What a server does not like about a client's certificate.
@@ -189,4 +198,15 @@ fn refusal(alert: AlertDescription) -> Option<&'static str> {
         }
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_a_certificate_are_shown_as_people_write_them() {
+        let presented = ["DnsName(\"b1.example\")", "IpAddress(10.0.0.5)", "other"].map(str::to_owned);
+        assert_eq!(names(&presented), "b1.example, 10.0.0.5, other");
+    }
 }

@@ -12,7 +12,7 @@ use crate::args::{ConnectTlsArgs, TokenArgs};
 use crate::flags::one_of;
 use crate::logging::LogArgs;
 use crate::moment::span;
-use crate::redis::TlsArgs;
+use crate::redis::{TlsArgs, address};
 
 /// How many timers a second can be scheduled
 ///
@@ -300,7 +300,7 @@ pub(crate) struct Common {
     pub(super) payload: usize,
     /// Put the broker on this Redis (or Redis Cluster: name some of its masters); its keys are
     /// removed afterwards
-    #[arg(long, value_name = "URL", value_delimiter = ',', help_heading = "Store")]
+    #[arg(long, value_name = "URL", value_delimiter = ',', value_parser = address, help_heading = "Store")]
     pub(super) redis: Vec<String>,
     #[command(flatten)]
     pub(super) tls: TlsArgs,

@@ -62,6 +62,9 @@ pub(super) struct StoreCounts {
 impl Bed {
     pub(super) async fn new(common: &Common, partitions: Option<u16>, mix: Mix) -> Result<Self, Failure> {
         common.log.start_for_bench()?;
+        if !common.redis.is_empty() {
+            common.tls.settings(&common.redis).resolve()?;
+        }
         let stop = StopSignal::on_signals_and_hangup("stopping")?;
         let mut meter = Meter::new(common.broker_pid.clone(), &common.tls.options(&common.redis, "")).await?;
         let tuned = if common.tune_redis { Some(meter.tune().await?) } else { None };

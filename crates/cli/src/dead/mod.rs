@@ -1,10 +1,11 @@
 //! `mtimer dead`: what will not be delivered by itself any more.
 
+mod rights;
 mod rows;
 mod work;
 
 use clap::{Args, Subcommand};
-use mtimer_client::{Client, TimerId};
+use mtimer_client::{Client, TimerId, TimerState, TimerView};
 use serde_json::{Map, Value, json};
 
 use super::args::ClientArgs;
@@ -128,6 +129,7 @@ impl ListArgs {
 }
 
 async fn list_rows(client: &Client, filter: Filter, limit: u64, out: Output) -> Result<(), Failure> {
+    rights::to_read(client, &filter).await?;
     let unconfirmed = filter.unconfirmed;
     let mut rows = Rows::new(client, filter);
     let (mut shown, mut table) = (0, new_table());
@@ -185,21 +187,30 @@ impl GetDead {
 
     async fn object(&self, client: &Client) -> Result<Map<String, Value>, Failure> {
         let missing = || Failure::new(Exit::NotFound, format!("{} is neither dead nor unconfirmed", self.id));
-        // Where it stands tells which listing has the rest.
         let found = client.get(self.id).await?.ok_or_else(missing)?;
-        let unconfirmed = match found.state {
-            mtimer_client::TimerState::Dead => false,
-            mtimer_client::TimerState::Unconfirmed => true,
-            _ => return Err(missing()),
-        };
-        let dest = &found.timer.dest;
-        let (group, app) = (Some(dest.group().to_owned()), Some(dest.app().to_owned()));
-        let mut rows = Rows::new(client, Filter { group, app, unconfirmed });
-        loop {
-            let row = rows.next().await?.ok_or_else(missing)?;
-            if row.id() == self.id {
-                return Ok(row.object());
-            }
+        row_of(client, &found).await?.ok_or_else(missing)
+    }
+}
+
+/// Looks for a timer among the dead or unconfirmed ones of its destination. `None`: it is neither, or
+/// is no longer.
+pub(crate) async fn row_of(
+    client: &Client,
+    found: &TimerView,
+) -> Result<Option<Map<String, Value>>, Failure> {
+    // Where it stands tells which listing has the rest.
+    let unconfirmed = match found.state {
+        TimerState::Dead => false,
+        TimerState::Unconfirmed => true,
+        _ => return Ok(None),
+    };
+    let (id, dest) = (found.timer.id, &found.timer.dest);
+    let (group, app) = (Some(dest.group().to_owned()), Some(dest.app().to_owned()));
+    let mut rows = Rows::new(client, Filter { group, app, unconfirmed });
+    while let Some(row) = rows.next().await? {
+        if row.id() == id {
+            return Ok(Some(row.object()));
         }
     }
+    Ok(None)
 }

@@ -5,6 +5,7 @@ use indicatif::ProgressBar;
 use mtimer_client::{Client, Replayed, RequestError, Time, TimerId};
 use serde_json::{Map, json};
 
+use super::rights;
 use super::rows::{Filter, RetainedRow, Rows};
 use crate::args::ClientArgs;
 use crate::exit::{self, Exit, Failure};
@@ -133,6 +134,8 @@ impl Which {
         stop: &StopSignal,
         out: Output,
     ) -> Result<(), Failure> {
+        rights::to_operate(client).await?;
+        rights::to_read(client, &self.filter).await?;
         let bar: ProgressBar = progress::counter(work.done());
         // What dies from here on has been replayed already, or is none of what was asked for.
         let began: Time = client.now();

@@ -187,9 +187,11 @@ impl Summary {
             }
             None => {}
         }
-        match end.sent.exit() {
-            Exit::Done => Ok(()),
-            exit => Err(Failure::silent(exit)),
+        match (end.sent.exit(), self.bad.count) {
+            (Exit::Done, 0) => Ok(()),
+            (Exit::Done, _) if done == 0 => Err(Failure::silent(Exit::Refused)),
+            (exit, bad) if bad > 0 && done > 0 || exit == Exit::Done => Err(Failure::silent(Exit::Partly)),
+            (exit, _) => Err(Failure::silent(exit)),
         }
     }
 

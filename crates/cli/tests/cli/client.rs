@@ -107,7 +107,7 @@ fn headers_are_kept_shown_and_have_limits() {
     let found = dev.run(&["get", &id, "--json"]).ok().json();
     assert_eq!(found["headers"], json!({ "empty": "", "tenant": "acme" }));
     let shown = dev.run(&["get", &id]).ok().out;
-    assert!(shown.contains(r#"headers  {"empty":"","tenant":"acme"}"#), "{shown}");
+    assert!(shown.contains(r#"headers   {"empty":"","tenant":"acme"}"#), "{shown}");
     let plain = dev.schedule(&["--in", "1h"]);
     assert_eq!(dev.run(&["get", &plain, "--json"]).ok().json()["headers"], json!({}));
     assert!(!dev.run(&["get", &plain]).ok().out.contains("headers"));
@@ -182,6 +182,12 @@ fn a_ping_tells_whether_a_broker_is_there() {
     let text = more.code(13).err;
     assert!(text.contains("all 1 sessions of this broker for clients"), "{text}");
     assert_eq!(dev.run(&["ping", "--ready", "--json"]).ok().json()["ready"], true);
+    // Of several each is asked, and one that is not there is told.
+    let both = run(&["ping", "--json", "--broker", &format!("{0},{0}", dev.addr)]).ok().lines();
+    assert!(both.len() == 2 && both.iter().all(|pong| pong["broker"] == dev.addr.as_str()), "{both:?}");
+    let one = run(&["ping", "--json", "--broker", &format!("127.0.0.1:1,{}", dev.addr)]).code(3).lines();
+    assert_eq!((&one[0]["broker"], &one[0]["error"]), (&json!("127.0.0.1:1"), &json!("no-connection")));
+    assert_eq!(one[1]["broker"], dev.addr.as_str());
     listener.signal("TERM");
     assert_eq!(listener.wait().0, 0);
 

@@ -4,7 +4,8 @@ use std::process::Stdio;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Dev, Running, end, wait_for};
+use crate::harness::{Dev, Running, end, run, wait_for};
+use crate::token::TokensFile;
 
 impl Dev {
     /// Waits until there are so many dead letters.
@@ -44,6 +45,12 @@ fn dead_letters_are_listed_shown_replayed_and_purged() {
     );
     assert_eq!(shown["last_error"], "mtimer listen --outcome fail");
     assert_eq!(shown["headers"], json!({ "tenant": "acme" }));
+    // Whatever shows a timer says the same of it, under the same names.
+    let got = dev.run(&["get", &a, "--json"]).ok().json();
+    for name in ["state", "reason", "attempts", "last_error", "died_ms"] {
+        assert_eq!(got[name], shown[name], "{name}: {got}");
+    }
+    assert!(got["reason"] == "failed" && got.get("failed").is_none(), "{got}");
 
     let dry = dev.run(&["dead", "replay", "--all", "--dry-run", "--json"]).ok();
     assert_eq!((dry.lines().len(), dry.err.contains("2 would be replayed")), (2, true));
@@ -148,4 +155,41 @@ fn at_most_once_timers_that_nobody_confirmed_are_listed_and_replayed_by_hand() {
     assert_eq!(dev.run(&["dead", "replay", "--unconfirmed", "--all", "--json"]).ok().json()["replayed"], 1);
     let lines = dev.run(&["listen", "--group", "g", "--app", "a", "--count", "1", "--json"]).ok().lines();
     assert_eq!(lines[0]["id"], id.as_str());
+}
+
+#[test]
+fn a_token_that_lacks_a_right_is_told_so_and_nothing_looks_done() {
+    let file = TokensFile::new();
+    let (_, all) = file.create_in_file("all", "schedule,register,read,operate:*");
+    let (_, some) = file.create_in_file("some", "read:g/*");
+    let tokens = file.path();
+    let data = file.dir.path().join("data");
+    let args = ["dev", "--json", "--listen", "127.0.0.1:0", "--data", data.to_str().unwrap()];
+    let mut broker = Running::start(&[&args[..], &["--tokens", tokens.to_str().unwrap()]].concat());
+    let ready: Value = serde_json::from_str(&broker.line()).unwrap();
+    let addr = ready["listening"].as_str().unwrap();
+    let with = |token: &std::path::Path, args: &[&str]| {
+        run(&[args, &["--broker", addr, "--token-file", token.to_str().unwrap()]].concat())
+    };
+    for group in ["g", "h"] {
+        with(&all, &["schedule", "--group", group, "--app", "a", "--in", "0s"]).ok();
+        with(&all, &["listen", "--group", group, "--app", "a", "--count", "1", "--outcome", "fail"]).ok();
+    }
+    wait_for("2 dead letters", || {
+        (with(&all, &["dead", "list", "--json"]).ok().lines().len() == 2).then_some(())
+    });
+    const LEFT_OUT: &str = "may not read on *: timers of destinations that it may not read are left out";
+    let listed = with(&some, &["dead", "list", "--json"]).ok();
+    assert!(listed.lines().len() == 1 && listed.err.contains(LEFT_OUT), "{listed:?}");
+    let own = with(&some, &["dead", "list", "--group", "g", "--app", "a"]).ok();
+    assert!(!own.err.contains(LEFT_OUT), "{own:?}");
+    let foreign = with(&some, &["dead", "list", "--group", "h", "--app", "a"]).code(4).err;
+    assert!(foreign.contains("may not read on h/a"), "{foreign}");
+    for which in [&["--all"][..], &["--group", "h"], &["--app", "none"]] {
+        for work in [&["dead", "purge", "--yes"][..], &["dead", "replay"]] {
+            let refused = with(&some, &[work, which].concat()).code(4);
+            assert!(refused.err.contains("may not operate on *") && refused.out.is_empty(), "{refused:?}");
+        }
+    }
+    assert_eq!(with(&all, &["dead", "list", "--json"]).ok().lines().len(), 2);
 }

@@ -123,15 +123,17 @@ fn a_bad_line_is_told_and_nothing_is_sent_unless_it_is_skipped() {
     assert!(refused.err.contains("send the rest with --skip-bad"), "{refused:?}");
     assert_eq!(dev.status()["pending"], 0);
 
-    let summary = dev.file(&text, &["--skip-bad"]).ok().json();
+    let summary = dev.file(&text, &["--skip-bad"]).code(9).json();
     assert_eq!((&summary["scheduled"], &summary["bad"]), (&json!(3), &json!(3)));
     assert_eq!(dev.status()["pending"], 3);
     // With a destination for lines without one, the last of them is good.
-    let summary = dev.file(&text, &["--skip-bad", "--group", "x", "--app", "y"]).ok().json();
+    let summary = dev.file(&text, &["--skip-bad", "--group", "x", "--app", "y"]).code(9).json();
     assert_eq!(
         (&summary["scheduled"], &summary["already"], &summary["bad"]),
         (&json!(2), &json!(2), &json!(2))
     );
+    // Without a good one nothing was done.
+    dev.file("not json\n", &["--skip-bad"]).code(4);
 }
 
 #[test]

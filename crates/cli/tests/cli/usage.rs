@@ -76,7 +76,13 @@ fn wrong_usage_is_exit_code_2() {
         &["listen", "--group", "", "--app", "a"],
         &["listen", "--group", "g", "--app", "a", "--count", "0"],
         &["listen", "--group", "g", "--app", "a", "--exec", "x", "--outcome", "ok"],
-        &["ping", "--broker", "127.0.0.1:1,127.0.0.1:2"],
+        &["ping", "--timeout", "10us"],
+        &["demo", "--redis", "http://127.0.0.1:6379"],
+        &["bench", "fire", "--redis", "localhost"],
+        &["broker", "--redis", "localhost", "--listen", "127.0.0.1:0"],
+        &["schedule", "--group", "g", "--app", "a", "--at", "1896091200"],
+        &["schedule", "--group", "g", "--app", "a", "--at", "2030-01-31T12:00:00+25:00"],
+        &["listen", "--group", "g", "--app", "a", "--exec", "/no/such/program"],
         &["ping", "--broker", "127.0.0.1"],
         &["dead", "purge"],
         &["dead", "purge", "--all", "00000000000000000000000000"],
@@ -148,4 +154,30 @@ fn with_a_log_in_json_everything_on_standard_error_is_json() {
     let mut command = mtimer(&["broker", "--memory", "much"]);
     command.env("MTIMER_LOG_FORMAT", "json");
     is_json(&end(command, b"").code(2).err);
+}
+
+#[test]
+fn help_of_settings_has_groups_values_variables_and_only_what_there_is() {
+    let words = |args: &[&str]| run(args).ok().out.split_whitespace().collect::<Vec<_>>().join(" ");
+    let broker = words(&["broker", "--help"]);
+    for part in [
+        "Tokens and TLS: --tokens <FILE>",
+        "Redis: --redis <URL>",
+        "--listen <ADDR>",
+        "--memory <SIZE> Budget for timers in memory [default: 256MiB] [env: MTIMER_MEMORY]",
+        "--disk-watermark <SIZE>",
+        "Dead letters: --dead-max-age <DURATION>",
+        "Log: --log-format <FORMAT>",
+    ] {
+        assert!(broker.contains(part), "{part}: {broker}");
+    }
+    let dev = words(&["dev", "--help"]);
+    assert!(dev.contains("--data <DIR>") && dev.contains("embedded-fast"), "{dev}");
+    for part in
+        ["--redis", "redis-replicated", "--replicas", "--lease-ttl", "--peer", "--weight", "--advertise"]
+    {
+        assert!(!dev.contains(part), "{part}: {dev}");
+    }
+    let refused = run(&["dev", "--redis", "127.0.0.1:6379"]).code(2).err;
+    assert!(refused.contains("dev has an embedded store"), "{refused}");
 }
