@@ -271,8 +271,7 @@ fn passwords_are_not_shown() {
     let resolved = partial.clone().resolve().unwrap();
     assert!(!format!("{partial:?} {resolved:?}").contains("s3cret"));
     // Mistakes that would have the library show the line, or the value.
-    for text in ["redis = redis://u:s3cret@h:1\n", "cluster = \"a\"\nredis = [\"redis://u:s3cret@h:1\"\n"]
-    {
+    for text in ["redis = redis://u:s3cret@h:1\n", "cluster = \"a\"\nredis = [\"redis://u:s3cret@h:1\"\n"] {
         let error = PartialConfig::from_file(file(text).path()).unwrap_err();
         let shown = format!("{error} {error:?}");
         assert!(shown.contains("is not valid: line ") && !shown.contains("s3cret"), "{shown}");
