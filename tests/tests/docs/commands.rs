@@ -46,6 +46,7 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
     ("docs/reliability.md", "cargo test -p mtimer-core --test simulation", TESTS),
     ("docs/reliability.md", "cargo nextest run -p mtimer-store-redis", TESTS),
     ("docs/reliability.md", "tests/fuzz/run", TESTS),
+    ("docs/reliability.md", "tests/servers --list", TESTS),
     ("docs/security.md", "mtimer token revoke --file tokens.toml 74e548bce013266f --yes", AN_ID),
     ("docs/traces.md", "cargo build --release --features otel", BUILDS),
 ];
