@@ -149,7 +149,8 @@ async fn serve(
     out: Output,
     ready: impl FnOnce(SocketAddr) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let opening = Opened::open(&config.store, &config.broker.cluster, config.broker.startup_timeout);
+    let source = reload.as_ref().map(Reload::source);
+    let opening = Opened::open(&config.store, &config.broker.cluster, config.broker.startup_timeout, source);
     // Told to stop while it starts, it stops as it would later: gracefully, and that is no
     // failure.
     let Some(opened) = stop.unless(opening).await else { return Ok(()) };
@@ -165,7 +166,7 @@ async fn serve(
         out.object(&started(config, &broker, &opened))?;
     }
     ready(addr)?;
-    let ended = match stop.unless(run(&broker, reload)).await {
+    let ended = match stop.unless(run(&broker, &opened, reload)).await {
         Some(ended) => ended,
         None => broker.stop().await,
     };
@@ -220,11 +221,12 @@ fn new_beside(cluster: &str, others: &[String]) -> String {
 /// Waits for the broker's end, and reloads at each HUP.
 async fn run(
     broker: &mtimer_broker::Broker,
+    opened: &Opened,
     reload: Option<Reload>,
 ) -> Result<(), mtimer_broker::BrokerError> {
     let reloading = async {
         match reload {
-            Some(reload) => reload.at_each_hangup(broker).await,
+            Some(reload) => reload.at_each_hangup(broker, opened).await,
             None => std::future::pending().await,
         }
     };

@@ -108,7 +108,7 @@ async fn open(args: &StoreArgs, cluster: &str) -> Result<(Opened, String, Rest),
     if !args.redis.is_empty() {
         let settings = args.tls.settings(&args.redis);
         let config = PartialConfig { durability, partitions, ..settings }.resolve()?;
-        let opened = Opened::open(&config.store, cluster, Some(STORE_TIMEOUT)).await?;
+        let opened = Opened::open(&config.store, cluster, Some(STORE_TIMEOUT), None).await?;
         let rest = Rest::Keys(args.tls.options(&args.redis, cluster));
         return Ok((opened, format!("cluster {cluster}"), rest));
     }
@@ -119,7 +119,7 @@ async fn open(args: &StoreArgs, cluster: &str) -> Result<(Opened, String, Rest),
         StoreConfig::Embedded { data, .. } => data.display().to_string(),
         StoreConfig::Redis { .. } => String::new(),
     };
-    Ok((Opened::open(&config.store, cluster, Some(STORE_TIMEOUT)).await?, place, Rest::Folder(folder)))
+    Ok((Opened::open(&config.store, cluster, Some(STORE_TIMEOUT), None).await?, place, Rest::Folder(folder)))
 }
 
 /// A temporary folder, in `dir` if that is given.

@@ -1,17 +1,23 @@
 //! The Redis store: opening it, and removing the keys of a temporary cluster.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use mtimer_broker::config::{CommaList, InvalidValue, PartialConfig, RedisConfig, RedisUrl, Replication};
+use mtimer_broker::config::{
+    CommaList, InvalidValue, PartialConfig, RedisConfig, RedisUrl, Replication, StoreConfig,
+};
 use mtimer_store::StoreError;
-use mtimer_store_redis::{ClientFiles, RedisDurability, RedisOptions, RedisStore, connect_to_masters};
+use mtimer_store_redis::{
+    ClientFiles, ReadUrls, RedisDurability, RedisOptions, RedisStore, connect_to_masters,
+};
 use mtimer_types::Backoff;
 use redis::aio::MultiplexedConnection;
 use redis::{RedisError, cmd, pipe};
 
 use super::exit::{Exit, Failure};
+use super::settings::Source;
 
 /// Pauses between two tries to reach a store that is away.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
@@ -79,6 +85,14 @@ pub(crate) fn options(config: &RedisConfig, cluster: &str) -> RedisOptions {
         log_bytes: config.write_log_bytes,
         ..RedisOptions::new(config.urls.iter().cloned(), cluster)
     }
+}
+
+/// Reads the addresses again where the settings come from.
+pub(crate) fn read_urls(source: Source) -> ReadUrls {
+    Arc::new(move || match source.read().map_err(|failure| failure.to_string())?.store {
+        StoreConfig::Redis(redis) => Ok(redis.urls),
+        StoreConfig::Embedded { .. } => Err("the settings name no Redis any more".to_owned()),
+    })
 }
 
 /// Opens a store on Redis. While it is away it is tried again, for up to `timeout` (`None`: for

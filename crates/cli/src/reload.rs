@@ -2,7 +2,8 @@
 //!
 //! Invariant: HUP never ends a broker, whatever its settings, and what cannot be read again changes
 //! nothing.
-//! Not in here: reading the files of tokens and certificates ([`mtimer_broker::Broker::reload`]).
+//! Not in here: reading the files of tokens and certificates ([`mtimer_broker::Broker::reload`]), and
+//! the password of Redis ([`Opened::reload`]).
 
 use mtimer_broker::Broker;
 use mtimer_broker::config::{Config, PartialConfig};
@@ -11,6 +12,7 @@ use serde_json::Value;
 use super::exit::{Exit, Failure};
 use super::settings::{Source, as_json};
 use super::signals::Hangups;
+use super::store::Opened;
 
 /// What a HUP changes. From when this exists on, none ends the process.
 pub(crate) struct Reload {
@@ -28,8 +30,13 @@ impl Reload {
         Ok(Self { hangups, source, used: config.settings(), files: files(&config.settings()) })
     }
 
+    /// Where the settings come from.
+    pub(crate) fn source(&self) -> Source {
+        self.source.clone()
+    }
+
     /// Reloads at each HUP, without an end.
-    pub(crate) async fn at_each_hangup(mut self, broker: &Broker) {
+    pub(crate) async fn at_each_hangup(mut self, broker: &Broker, opened: &Opened) {
         loop {
             self.hangups.next().await;
             match self.files.is_empty() {
@@ -37,6 +44,7 @@ impl Reload {
                 false => tracing::info!(files = self.files.join(", "), "HUP: reads these again"),
             }
             broker.reload();
+            opened.reload().await;
             self.look_at_settings().await;
         }
     }
@@ -69,6 +77,7 @@ fn files(settings: &PartialConfig) -> Vec<&'static str> {
         ("tls-cert", settings.tls_cert.is_some()),
         ("tls-client-ca", settings.tls_client_ca.is_some()),
         ("tls-ca", settings.tls_ca.is_some()),
+        ("redis", settings.redis.is_some()),
     ];
     given.into_iter().filter(|(_, given)| *given).map(|(name, _)| name).collect()
 }

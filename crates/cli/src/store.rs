@@ -8,8 +8,10 @@ use std::time::Duration;
 use mtimer_broker::config::StoreConfig;
 use mtimer_store::{MemoryStore, Store};
 use mtimer_store_embedded::{EmbeddedDurability, EmbeddedOptions, EmbeddedStore, OpenError, SpaceLimits};
+use mtimer_store_redis::{RedisOptions, RedisStore};
 
 use super::exit::{Exit, Failure};
+use super::settings::Source;
 
 /// Partitions of an embedded store that is new: one process shares out its own work, so few are
 /// enough.
@@ -23,15 +25,18 @@ pub(crate) struct Opened {
     /// See `RedisStore::unprotected_masters`.
     pub(crate) unprotected: Vec<String>,
     embedded: Option<Arc<EmbeddedStore>>,
+    redis: Option<Arc<RedisStore>>,
 }
 
 impl Opened {
     /// Opens a store. Blocks nobody: an embedded one may have a long journal to read. One that is
-    /// away is waited for, for up to `timeout` (`None`: for ever).
+    /// away is waited for, for up to `timeout` (`None`: for ever). User and password of Redis are
+    /// read again from `source` when they are refused.
     pub(crate) async fn open(
         config: &StoreConfig,
         cluster: &str,
         timeout: Option<Duration>,
+        source: Option<Source>,
     ) -> Result<Self, Failure> {
         match config {
             StoreConfig::Embedded { data, sync, partitions, disk_watermark, disk_reserve } => {
@@ -47,11 +52,13 @@ impl Opened {
                 Ok(Self { embedded: Some(embedded), ..opened })
             }
             StoreConfig::Redis(redis) => {
-                let opening = super::redis::open(super::redis::options(redis, cluster), timeout);
-                let store = opening.await?;
+                let read_urls = source.map(super::redis::read_urls);
+                let options = RedisOptions { read_urls, ..super::redis::options(redis, cluster) };
+                let store = Arc::new(super::redis::open(options, timeout).await?);
                 let other_clusters = store.other_clusters().to_vec();
                 let unprotected = store.unprotected_masters();
-                Ok(Self { other_clusters, unprotected, ..Self::other(Arc::new(store)) })
+                let opened = Self::other(Arc::clone(&store) as Arc<dyn Store>);
+                Ok(Self { other_clusters, unprotected, redis: Some(store), ..opened })
             }
         }
     }
@@ -63,7 +70,18 @@ impl Opened {
 
     /// A store that needs no closing.
     pub(crate) fn other(store: Arc<dyn Store>) -> Self {
-        Self { store, other_clusters: Vec::new(), unprotected: Vec::new(), embedded: None }
+        Self { store, other_clusters: Vec::new(), unprotected: Vec::new(), embedded: None, redis: None }
+    }
+
+    /// Reads user and password of Redis again. The store logs what comes of it.
+    pub(crate) async fn reload(&self) {
+        if let Some(redis) = self.redis.clone() {
+            // It reads files.
+            let reading = tokio::task::spawn_blocking(move || redis.reload());
+            if let Err(error) = reading.await {
+                tracing::error!(%error, "user and password of Redis were not read again");
+            }
+        }
     }
 
     /// Gives the data directory free, once the broker has stopped.

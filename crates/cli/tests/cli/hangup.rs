@@ -6,6 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use mtimer_store_redis::test_support::{Server, ServerOptions};
 use serde_json::Value;
 
 use crate::harness::{Running, mtimer, run, wait_for};
@@ -41,6 +42,37 @@ fn a_broker_without_tokens_and_tls_goes_on_and_says_what_needs_a_restart() {
     run(&["ping", "--broker", &addr]).ok();
     running.signal("TERM");
     assert_eq!(running.wait().0, 0);
+}
+
+/// Existing connections stay as they are, so the server is made to ask for the password again.
+#[test]
+fn a_broker_reads_the_password_of_redis_again() {
+    let user = ["--user", "mtimer", "on", ">one", "~*", "+@all"].map(str::to_owned).to_vec();
+    let redis = Server::start_with(ServerOptions { extra: user, ..ServerOptions::default() });
+    let dir = tempfile::tempdir().unwrap();
+    let (config, log) = (dir.path().join("mtimer.toml"), dir.path().join("log"));
+    let write = |password: &str| {
+        let url = redis.url().replacen("://", &format!("://mtimer:{password}@"), 1);
+        write_private(&config, &format!("redis = [\"{url}\"]\n"));
+    };
+    write("one");
+    let args = ["broker", "--json", "--listen", "127.0.0.1:0", "--config", config.to_str().unwrap()];
+    let mut running = Running::logging_to(File::create(&log).unwrap(), &args);
+    let ready: Value = serde_json::from_str(&running.line()).unwrap();
+    let schedule = || {
+        let at = ["--group", "g", "--app", "a", "--in", "1h"];
+        run(&[&["schedule", "--broker", ready["listening"].as_str().unwrap()][..], &at].concat()).ok();
+    };
+    schedule();
+    write("two");
+    running.signal("HUP");
+    logged(&log, "user and password of Redis were read again");
+    redis.call::<()>(&["ACL", "SETUSER", "mtimer", "resetpass", ">two"]);
+    redis.call::<()>(&["CLIENT", "KILL", "USER", "mtimer"]);
+    schedule();
+    running.signal("TERM");
+    assert_eq!(running.wait().0, 0);
+    assert!(!fs::read_to_string(&log).unwrap().contains("restart this broker"));
 }
 
 #[test]

@@ -141,11 +141,17 @@ impl ConnectionPool {
     pub(crate) async fn open(&self, address: &str, how: Use) -> Result<RedisConnection, Lost> {
         let opened = RedisConnection::open(address, &self.access, how, &self.tasks).await;
         match &opened {
-            Err(Lost(why)) if is_refused_login(why) && self.access.login.read_again() == Ok(true) => {
+            Err(Lost(why)) if is_refused_login(why) && self.has_another_login().await => {
                 RedisConnection::open(address, &self.access, how, &self.tasks).await
             }
             _ => opened,
         }
+    }
+
+    async fn has_another_login(&self) -> bool {
+        let login = self.access.login.clone();
+        // It reads files.
+        matches!(tokio::task::spawn_blocking(move || login.read_again()).await, Ok(Ok(true)))
     }
 }
 
