@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mtimer_store_redis::test_support::{Place, Server, ServerOptions, TestCluster};
+use mtimer_store_redis::test_support::{
+    Place, Sentinels, Server, ServerOptions, TestCluster, as_user, documented_rights, user_with,
+};
 
 use super::proxy::{Proxy, Way, Ways};
 use crate::drain::is_leak;
@@ -44,6 +46,8 @@ pub enum RedisKind {
     Replicated,
     /// The same; each server is reached through a proxy that can make its replica lag.
     ReplicatedByProxy,
+    /// A master and a replica that Sentinels watch.
+    Watched,
 }
 
 /// See the module. Killed on drop.
@@ -59,6 +63,15 @@ pub enum Redis {
         replicas: Vec<Server>,
         /// In front of each server, by the server's port, if there are any.
         proxies: BTreeMap<u16, Proxy>,
+    },
+    /// A master and a replica.
+    Watched {
+        /// The master, as Sentinels see it.
+        master: Server,
+        /// Its replica.
+        replica: Server,
+        /// Those that watch them.
+        sentinels: Sentinels,
     },
 }
 
@@ -92,7 +105,17 @@ impl Redis {
                 Self::of(masters, replicas)
             }
             RedisKind::ReplicatedByProxy => Self::start_with_proxies().await,
+            RedisKind::Watched => Self::start_watched(),
         }
+    }
+
+    /// Brokers have a user of their own: Sentinels can lose sight of a server that brokers reach.
+    fn start_watched() -> Self {
+        let extra = user_with(&documented_rights("t"));
+        let start = || Server::start_with(ServerOptions { extra: extra.clone(), ..ServerOptions::default() });
+        let (master, replica) = (start(), start());
+        master.take_as_replica(&replica);
+        Self::Watched { sentinels: Sentinels::start("shop", &master), master, replica }
     }
 
     fn of(masters: TestCluster, replicas: Vec<Server>) -> Self {
@@ -121,6 +144,10 @@ impl Redis {
         match self {
             Self::One(server) => server.url(),
             Self::Many { masters, .. } => masters.urls().join(","),
+            Self::Watched { sentinels, .. } => {
+                let urls = sentinels.urls();
+                urls.iter().map(|url| as_user(url)).collect::<Vec<_>>().join(",")
+            }
         }
     }
 
@@ -128,7 +155,7 @@ impl Redis {
     pub fn one_mut(&mut self) -> &mut Server {
         match self {
             Self::One(server) => server,
-            Self::Many { .. } => panic!("this Redis is a cluster"),
+            Self::Many { .. } | Self::Watched { .. } => panic!("this Redis is several servers"),
         }
     }
 
@@ -136,14 +163,14 @@ impl Redis {
     pub fn one(&self) -> &Server {
         match self {
             Self::One(server) => server,
-            Self::Many { .. } => panic!("this Redis is a cluster"),
+            Self::Many { .. } | Self::Watched { .. } => panic!("this Redis is several servers"),
         }
     }
 
     /// The masters at first, and their replicas.
     pub fn many(&mut self) -> (&mut TestCluster, &mut Vec<Server>) {
         match self {
-            Self::One(_) => panic!("this Redis is no cluster"),
+            Self::One(_) | Self::Watched { .. } => panic!("this Redis is no cluster"),
             Self::Many { masters, replicas, .. } => (masters, replicas),
         }
     }
@@ -153,6 +180,7 @@ impl Redis {
         match self {
             Self::One(server) => server,
             Self::Many { masters, .. } => &masters.nodes[masters.node_of(key)],
+            Self::Watched { master, .. } => master,
         }
     }
 
@@ -215,10 +243,31 @@ impl Redis {
         std::mem::swap(&mut masters.nodes[master], &mut replicas[master]);
     }
 
+    /// Sentinels lose sight of the master and promote its replica; the master serves on. Returns once
+    /// brokers write to the new one.
+    pub async fn replace_unseen(&self) {
+        let Self::Watched { master, replica, sentinels } = self else { panic!("no Sentinels here") };
+        master.hide_from_sentinels();
+        tokio::task::block_in_place(|| sentinels.wait_for_master(replica));
+        let before = replica.calls_of("evalsha");
+        let used = async || replica.calls_of("evalsha") > before + 100;
+        wait_for("writes to the new master", TIMEOUT, used).await;
+    }
+
+    /// Sentinels see the replaced master again: it becomes the replica of who took its place, and
+    /// the two change names.
+    pub async fn see_again(&mut self) {
+        let Self::Watched { master, replica, .. } = self else { panic!("no Sentinels here") };
+        master.show_to_sentinels();
+        wait_for("a replica", TIMEOUT, async || replica.replica_lags_by().is_some()).await;
+        std::mem::swap(master, replica);
+    }
+
     /// What is left in it that should not be there.
     pub fn leaks(&self) -> Vec<String> {
         let servers: Vec<&Server> = match self {
             Self::One(server) => vec![server],
+            Self::Watched { master, replica, .. } => vec![master, replica],
             Self::Many { masters, replicas, .. } => masters.nodes.iter().chain(replicas).collect(),
         };
         let of = |server: &&Server| {

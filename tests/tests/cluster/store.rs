@@ -1,5 +1,5 @@
-//! What Redis goes through: a master that dies and is replaced, slots that move, a master that
-//! hangs; and a lease that nobody can get.
+//! What Redis goes through: a master that dies and is replaced, one that is replaced and serves on,
+//! slots that move, a master that hangs; and a lease that nobody can get.
 
 use std::collections::BTreeSet;
 
@@ -51,6 +51,25 @@ async fn failover(name: &'static str, flags: Vec<String>) {
         );
         scene.flows().await;
         scene.note(back, format!("the master {master} that had died is a replica now"), Excuse::Duplicates);
+    }
+    scene.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinels_lose_sight_of_a_master_that_brokers_reach() {
+    let name = "a master is replaced and serves on";
+    let mut scene = Scene::begin(name, Setup { redis: RedisKind::Watched, ..Setup::default() }).await;
+    for round in 0..rounds() {
+        let from = now();
+        scene.cluster.redis.replace_unseen().await;
+        let moved = now();
+        scene.cluster.settled().await;
+        scene.flows().await;
+        scene.cluster.redis.see_again().await;
+        scene.cluster.settled().await;
+        scene.flows().await;
+        println!("{name}: round {round}: at the new master after {} ms", moved - from);
+        scene.note(from, "Sentinels have replaced a master that serves on", Excuse::Duplicates);
     }
     scene.end().await;
 }

@@ -315,6 +315,11 @@ impl Server {
         self.call::<()>(&["ACL", "SETUSER", "default", "-ping", "-slaveof", "-replicaof"]);
     }
 
+    /// Lets Sentinels see it again: if they have replaced it, it becomes a replica.
+    pub fn show_to_sentinels(&self) {
+        self.call::<()>(&["ACL", "SETUSER", "default", "+ping", "+slaveof", "+replicaof"]);
+    }
+
     /// Starts a replica and waits until it follows.
     pub fn add_replica(&self) -> Self {
         // How long it waits for an answer from a master that has cut it off.
@@ -329,6 +334,11 @@ impl Server {
         let replica = Self::start();
         self.wait_until_followed(&replica, proxy.address());
         replica
+    }
+
+    /// Makes a server its replica and waits until that follows.
+    pub fn take_as_replica(&self, replica: &Self) {
+        self.wait_until_followed(replica, &self.address());
     }
 
     fn wait_until_followed(&self, replica: &Self, address: &str) {
