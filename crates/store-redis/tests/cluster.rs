@@ -8,6 +8,7 @@ use mtimer_store::{Answer, Health, LaneError, ScheduleAnswer, Store};
 use mtimer_store_redis::test_support::TestCluster;
 use mtimer_store_redis::{RedisOptions, RedisStore};
 use mtimer_types::{Target, Time, Timer};
+use support::lines::Lines;
 use support::owner::{Owner, PARTITION, ack, acquire, connect, dest, keyed, now, schedule, timer};
 
 const KEY: &str = "owner:{2}:t";
@@ -166,6 +167,27 @@ async fn a_slot_that_is_emptied_while_its_hash_slot_migrates_holds_nobody_up() {
     cluster.migrate_keys(KEY, from, to);
     cluster.finish_migration(KEY, to);
     assert_eq!(owner.one(ack(timers[1].id)).await, Answer::Done);
+}
+
+/// The node that takes a hash slot over fails over, and its replica has not got a key that its former
+/// node has deleted. The owner record shows nothing of that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_that_is_lost_while_its_hash_slot_migrates_is_told_of() {
+    let lines = Lines::collect();
+    let cluster = TestCluster::start();
+    let owner = owner(&cluster).await;
+    let timers = [timer(now() + 600_000, 5), timer(now() + 7_200_000, 5)];
+    owner.apply(timers.iter().map(schedule).collect()).await;
+    let from = cluster.node_of(KEY);
+    let to = (from + 1) % 3;
+    cluster.begin_migration(KEY, from, to);
+    cluster.migrate_keys(KEY, from, to);
+    let lost = cluster.keys().into_iter().find(|key| key.starts_with("slot:")).unwrap();
+    cluster.finish_migration(KEY, to);
+    cluster.nodes[to].call::<()>(&["DEL", &lost]);
+    assert_eq!(owner.load(now() + 24 * 3_600_000).await.len(), 1);
+    assert_eq!(lines.with("a slot with timers is empty"), 1);
+    assert_eq!(owner.one(schedule(&timer(now() + 600_000, 5))).await, NEW);
 }
 
 /// The old master has forgotten the other nodes and answers `CLUSTERDOWN`, for good: it does not

@@ -10,6 +10,7 @@ pub(crate) struct Incidents {
     replays: FirstLine,
     losses: FirstLine,
     early_releases: FirstLine,
+    lost_keys: FirstLine,
 }
 
 /// Logs an event at a level if `line` is due, otherwise at the level debug.
@@ -39,6 +40,19 @@ impl Incidents {
             partition = partition.0,
             "the partition is given up before all replicas have what was answered: a failover now may lose it, also of \
              other partitions"
+        );
+    }
+
+    /// The store has lost a key, whatever it says of sequence numbers: as when a node fails over
+    /// while it takes over a hash slot.
+    pub(super) fn lost_key(&self, partition: PartitionId, key: &str) {
+        log_first!(
+            self.lost_keys,
+            error,
+            partition = partition.0,
+            key,
+            "a slot with timers is empty: the store lost keys, perhaps by a failover while a hash slot migrated; timers \
+             that were answered are gone, perhaps also of other partitions"
         );
     }
 

@@ -88,6 +88,12 @@ impl Owner {
         let contents = self.read_stored(slots).await?;
         let mut draft = Draft::default();
         for (slot, (_, is_empty)) in slots.iter().zip(&contents) {
+            if *is_empty && self.catalog.has_timers(*slot) {
+                self.writer
+                    .log()
+                    .incidents()
+                    .lost_key(self.partition(), &self.space.hash(HashKey::Slot(*slot)));
+            }
             let index = self.catalog.index(*slot);
             if *is_empty || index != IndexKey::Copy {
                 draft.leave_index(index, *slot);

@@ -5,6 +5,7 @@
 //! | `node` | what the rest of the store sees of a server |
 //! | `connection`, `access`, `reply` | one connection; how to enter a server; reading what it says |
 //! | `pool`, `servers`, `topology` | one connection a server; which server has which hash slot |
+//! | `several` | the same question to several servers |
 //! | `sentinel` | which server is the master, according to the Sentinels |
 //! | `fault`, `ask`, `backoff` | what to do about an error; one command to whatever server has a hash slot |
 //! | `confirm`, `settings`, `watch` | what replicas have; what servers say of themselves, again and again |
@@ -25,6 +26,7 @@ mod script;
 mod sentinel;
 mod servers;
 mod settings;
+mod several;
 #[cfg(test)]
 mod tests;
 mod topology;

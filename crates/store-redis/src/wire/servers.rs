@@ -16,7 +16,6 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use futures_util::stream::{FuturesUnordered, StreamExt};
 use parking_lot::Mutex as Lock;
 use redis::{Pipeline, Value, cmd};
 use tokio::sync::Mutex;
@@ -28,6 +27,7 @@ use super::node::{Lost, Network, RedisNode};
 use super::pool::ConnectionPool;
 use super::sentinel::{Named, Sentinels};
 use super::settings::ServerSettings;
+use super::several::{all_of, first, majority};
 use super::topology::{Range, SlotMap, merge, of_cluster, of_standalone};
 use crate::password::LoginSource;
 
@@ -176,7 +176,7 @@ impl Servers {
         }
         for master in self.masters() {
             match self.look_anew(&master, false).await {
-                Ok(map) => self.put(map),
+                Ok(map) => self.put_named(map, self.known.topology.epoch(0)),
                 Err(lost) => tracing::debug!(%lost, "a new connection leads to no master"),
             }
         }
@@ -241,7 +241,7 @@ impl Servers {
             };
             match looked {
                 Ok(map) => {
-                    self.put(map.into_iter().map(|range| Range { epoch, ..range }).collect());
+                    self.put_named(map, epoch);
                     return Ok(());
                 }
                 Err(lost) => reasons.push(lost),
@@ -256,6 +256,11 @@ impl Servers {
         all.sort_unstable();
         all.dedup();
         all
+    }
+
+    /// Takes in the map of a master that was named with an epoch.
+    fn put_named(&self, map: Vec<Range>, epoch: u64) {
+        self.put(map.into_iter().map(|range| Range { epoch, ..range }).collect());
     }
 
     /// Takes in a map, and leaves the servers that are not masters any more. In a cluster, where
@@ -346,7 +351,7 @@ impl Network for Servers {
     }
 
     fn leads_to(&self, hash_slot: u16, address: &str) -> bool {
-        self.master_address(hash_slot).is_some_and(|master| master == address)
+        self.known.topology.leads_to(hash_slot, address)
     }
 
     fn moved(&self, hash_slot: u16, address: &str) {
@@ -395,50 +400,4 @@ async fn is_cluster(addresses: &[String], pool: &ConnectionPool, how: Use) -> Re
         }
     }
     Err(all_of(&refused))
-}
-
-/// The first that comes.
-async fn first<T, L>(looks: impl IntoIterator<Item = L>) -> Result<T, Lost>
-where
-    L: Future<Output = Result<T, Lost>>,
-{
-    some(looks, |_| 1).await.and_then(|mut came| came.pop().ok_or_else(|| all_of(&[])))
-}
-
-/// What more than half of them say, or all that answer.
-async fn majority<T, L>(looks: impl IntoIterator<Item = L>) -> Result<Vec<T>, Lost>
-where
-    L: Future<Output = Result<T, Lost>>,
-{
-    some(looks, |asked| asked / 2 + 1).await
-}
-
-/// The answers that come first: as many as are enough of so many, or all.
-async fn some<T, L>(
-    looks: impl IntoIterator<Item = L>,
-    enough: impl Fn(usize) -> usize,
-) -> Result<Vec<T>, Lost>
-where
-    L: Future<Output = Result<T, Lost>>,
-{
-    let mut looks: FuturesUnordered<_> = looks.into_iter().collect();
-    let enough = enough(looks.len());
-    let (mut answers, mut reasons) = (Vec::new(), Vec::new());
-    while answers.len() < enough
-        && let Some(looked) = looks.next().await
-    {
-        match looked {
-            Ok(answer) => answers.push(answer),
-            Err(lost) => reasons.push(lost),
-        }
-    }
-    if answers.is_empty() { Err(all_of(&reasons)) } else { Ok(answers) }
-}
-
-/// One reason for several.
-fn all_of(reasons: &[Lost]) -> Lost {
-    match reasons {
-        [] => Lost("no other server is known".into()),
-        some => Lost(some.iter().map(|lost| lost.0.as_str()).collect::<Vec<_>>().join("; ")),
-    }
 }

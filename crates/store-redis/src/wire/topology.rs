@@ -45,6 +45,11 @@ impl SlotMap {
         self.of(slot, |range| range.master.clone())
     }
 
+    /// Whether the server at an address is the master of a hash slot.
+    pub(crate) fn leads_to(&self, slot: u16, address: &str) -> bool {
+        self.of(slot, |range| range.master == address).unwrap_or(false)
+    }
+
     /// How many replicas the master of a hash slot has, if that is known.
     pub(crate) fn replicas(&self, slot: u16) -> Option<u32> {
         self.of(slot, |range| range.replicas).flatten()

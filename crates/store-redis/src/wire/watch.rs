@@ -26,6 +26,9 @@ const ROLE_EVERY: Duration = Duration::from_secs(1);
 /// How often it is looked where its address leads: that takes a new connection.
 const ADDRESS_EVERY: Duration = Duration::from_secs(5);
 
+/// After so many looks in a row that half of the Sentinels or more have not answered it is told.
+const UNSURE_AFTER: u32 = 3;
+
 /// Looks which masters there are.
 async fn look(servers: &Servers) {
     if let Err(lost) = servers.rediscover(None).await {
@@ -51,6 +54,7 @@ pub(crate) async fn check(servers: &Servers) {
 pub(crate) async fn watch(servers: Servers, over: CancellationToken, tell_unsure: impl Fn(bool)) {
     let rounds = async {
         let (mut checked, mut resolved) = (Instant::now(), Instant::now());
+        let mut unsure = 0;
         let pause = if servers.is_cluster() { CHECK_EVERY } else { ROLE_EVERY };
         loop {
             sleep(pause).await;
@@ -64,7 +68,8 @@ pub(crate) async fn watch(servers: Servers, over: CancellationToken, tell_unsure
                     resolved = Instant::now();
                 }
             }
-            tell_unsure(servers.is_unsure());
+            unsure = if servers.is_unsure() { unsure + 1 } else { 0 };
+            tell_unsure(unsure >= UNSURE_AFTER);
         }
     };
     over.run_until_cancelled(rounds).await;
