@@ -52,6 +52,7 @@ pub(crate) async fn serve(
         peer,
         role: welcomed.hello.role,
         guard: welcomed.guard.clone(),
+        connection: welcomed.connection.as_ref(),
         context: &context,
     }
     .run(&mut frames, &mut write, welcomed.hello.client)
@@ -137,7 +138,7 @@ struct Welcomed {
     guard: Option<Arc<Guard>>,
     _slot: OwnedSemaphorePermit,
     /// Its slot among the connections of its token.
-    _connection: Option<CountedConnection>,
+    connection: Option<CountedConnection>,
 }
 
 async fn shake_hands(
@@ -174,7 +175,7 @@ async fn shake_hands(
         let text = format!("all {most} sessions of this broker for {whose} are taken: try again later");
         ReadError::Refused(ConnectionRefusal::new(ShellCounter::SessionsRefused, ErrorCode::Overloaded, text))
     })?;
-    Ok(Welcomed { hello, guard, _slot: slot, _connection: connection })
+    Ok(Welcomed { hello, guard, _slot: slot, connection })
 }
 
 /// Tells an unauthenticated client why it is refused.

@@ -62,6 +62,7 @@ pub(crate) enum ShellCounter {
     LimitTokenPayload,
     /// Connections refused because a token's limit was reached.
     LimitTokenConnections,
+    LimitTokenRegistrations,
     /// Schedules refused because a group's limit of schedules per second was reached.
     LimitGroupSchedules,
     /// The same of its limit of pending timers.
@@ -119,6 +120,7 @@ const ALL: &[(ShellCounter, &str)] = &[
     (C::LimitTokenPending, "limit_token_pending_total"),
     (C::LimitTokenPayload, "limit_token_payload_total"),
     (C::LimitTokenConnections, "limit_token_connections_total"),
+    (C::LimitTokenRegistrations, "limit_token_registrations_total"),
     (C::LimitGroupSchedules, "limit_group_schedules_total"),
     (C::LimitGroupPending, "limit_group_pending_total"),
     (C::LimitGroupPayload, "limit_group_payload_total"),

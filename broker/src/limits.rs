@@ -11,6 +11,8 @@
 //! ([`Limiter::note_pending`]); schedules that are due within the preload window are added until
 //! the next count.
 
+mod connections;
+
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
@@ -23,6 +25,7 @@ use mtimer_types::limits::MAX_LIMITED;
 use mtimer_types::{Destination, Timer};
 use parking_lot::{Mutex, MutexGuard};
 
+pub(crate) use self::connections::CountedConnection;
 use crate::counters::{ShellCounter, ShellCounters};
 
 /// Stands for every group that has no limits of its own.
@@ -58,6 +61,8 @@ impl fmt::Display for Whose {
 struct Usage {
     bucket: Option<TokenBucket>,
     connections: u32,
+    /// Of all its connections.
+    registrations: usize,
     /// Pending timers at the last count.
     pending: u64,
     /// The number of that count.
@@ -68,7 +73,7 @@ struct Usage {
 
 impl Usage {
     const fn new() -> Self {
-        Self { bucket: None, connections: 0, pending: 0, counted: 0, added: 0 }
+        Self { bucket: None, connections: 0, registrations: 0, pending: 0, counted: 0, added: 0 }
     }
 
     /// Says whether it can be forgotten: a new one would allow the same.
@@ -281,7 +286,7 @@ impl Limiter {
             return Err(why);
         }
         usage.connections += 1;
-        Ok(CountedConnection { limiter: self.clone(), token: who.shared_id() })
+        Ok(CountedConnection::new(self.clone(), who.shared_id()))
     }
 
     fn note_pending_limit(&self, limits: &Limits) {
@@ -367,22 +372,6 @@ impl UsageTable {
             };
             self.tokens.retain(|_, usage| is_used(usage));
             self.groups.retain(|_, usage| is_used(usage));
-        }
-    }
-}
-
-/// A connection that counts for its token until it is dropped.
-#[derive(Debug)]
-pub(crate) struct CountedConnection {
-    limiter: Arc<Limiter>,
-    token: Arc<str>,
-}
-
-impl Drop for CountedConnection {
-    fn drop(&mut self) {
-        let mut state = self.limiter.state();
-        if let Some(usage) = state.tokens.get_mut(&self.token) {
-            usage.connections = usage.connections.saturating_sub(1);
         }
     }
 }

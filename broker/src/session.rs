@@ -27,7 +27,7 @@ use crate::counters::{ShellCounter, ShellCounters};
 use crate::frames::{FrameReader, ReceiveBudget};
 use crate::handshake::{ConnectionRefusal, ReadError, read_message};
 use crate::inbox::{EngineGone, ForCluster, Gate, Ingress, IngressPermit, OutOfPlace, Sorted, What, sort};
-use crate::limits::Limiter;
+use crate::limits::{CountedConnection, Limiter};
 use crate::outbox::Outboxes;
 use crate::outbox::{Outbox, Overflow};
 use crate::screening::{Allowed, Screened, screen_message};
@@ -113,6 +113,8 @@ pub(crate) struct Session<'a> {
     pub(crate) role: Role,
     /// `None`: it may do everything.
     pub(crate) guard: Option<Arc<Guard>>,
+    /// What counts for its token.
+    pub(crate) connection: Option<&'a CountedConnection>,
     pub(crate) context: &'a SessionContext,
 }
 
@@ -236,10 +238,31 @@ impl Session<'_> {
     /// has been answered.
     fn screen(&self, message: ClientMessage, outbox: &Outbox) -> Result<Option<Allowed>, SessionEnd> {
         let Some((message, denied)) = self.screen_permissions(message, outbox)? else { return Ok(None) };
+        if let Some(refusal) = self.registrations(&message) {
+            outbox.push(refusal);
+            return Ok(None);
+        }
         let ClientMessage::Request(request) = &message else { return Ok(Some((message, denied))) };
         let (context, who) = (self.context, self.guard.as_ref().map(|guard| guard.principal()));
         let denied = context.limiter.screen(|| context.clock.now(), who.as_deref(), request, denied);
         Ok(Some((message, denied)))
+    }
+
+    /// Counts the registrations of the session's token. Returns the answer to one too many.
+    fn registrations(&self, message: &ClientMessage) -> Option<ServerMessage> {
+        let connection = self.connection?;
+        match message {
+            ClientMessage::Register { registration, .. } => {
+                let (registration, code) = (*registration, ErrorCode::LimitReached);
+                let message = connection.register(registration).err()?;
+                Some(ServerMessage::RegisterRefused { registration, code, message })
+            }
+            ClientMessage::Unregister { registration } => {
+                connection.unregister(*registration);
+                None
+            }
+            _ => None,
+        }
     }
 
     fn screen_permissions(

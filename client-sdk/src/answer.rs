@@ -14,6 +14,11 @@ pub struct Scheduled {
     pub replaced: Option<TimerId>,
     /// The key named a live timer and that one stays ([`KeyPolicy::Keep`](crate::KeyPolicy::Keep)).
     pub kept: bool,
+    /// With [`Scheduled::kept`]: an attempt to deliver the timer has begun, or may have. Its handler
+    /// may have read the state of before this call, and no other attempt need follow. To be certain
+    /// that something runs after this call, schedule once more, without a key or with
+    /// [`KeyPolicy::Replace`](crate::KeyPolicy::Replace).
+    pub being_delivered: bool,
 }
 
 /// Answers a cancel.

@@ -320,7 +320,7 @@ pub(crate) fn fits(op: &RequestOp, reply: &OpReply) -> bool {
     match op {
         _ if matches!(reply, R::Failed { .. } | R::Moved { .. }) => true,
         RequestOp::Schedule { .. } => {
-            matches!(reply, R::Scheduled { .. } | R::Kept(_) | R::KeyTaken(_) | R::Conflict | R::Ended(_))
+            matches!(reply, R::Scheduled { .. } | R::Kept { .. } | R::KeyTaken(_) | R::Conflict | R::Ended(_))
         }
         RequestOp::Cancel { .. } => matches!(reply, R::Cancelled(_) | R::TooLate(_) | R::NotFound),
         RequestOp::Reschedule { .. } => matches!(reply, R::Rescheduled(_) | R::TooLate(_) | R::NotFound),

@@ -77,7 +77,8 @@ impl Callback {
     }
 
     /// Returns how many ms after its due time it arrived, by the cluster clock as this client sees
-    /// it.
+    /// it. The due time is the one that was asked for, also if it had passed by then; the broker's
+    /// metrics count such a timer from when it was accepted.
     pub fn lateness_ms(&self) -> u64 {
         self.received.ms_since(self.due)
     }

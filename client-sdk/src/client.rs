@@ -350,8 +350,12 @@ impl Client {
 
 fn scheduled(id: TimerId, reply: Result<OpReply, RequestError>) -> Result<Scheduled, ScheduleError> {
     match reply {
-        Ok(OpReply::Scheduled { new, replaced }) => Ok(Scheduled { id, new, replaced, kept: false }),
-        Ok(OpReply::Kept(id)) => Ok(Scheduled { id, new: false, replaced: None, kept: true }),
+        Ok(OpReply::Scheduled { new, replaced }) => {
+            Ok(Scheduled { id, new, replaced, kept: false, being_delivered: false })
+        }
+        Ok(OpReply::Kept { id, being_delivered }) => {
+            Ok(Scheduled { id, new: false, replaced: None, kept: true, being_delivered })
+        }
         Ok(OpReply::KeyTaken(id)) => Err(ScheduleError::KeyTaken(id)),
         Ok(OpReply::Conflict) => Err(ScheduleError::Conflict { id }),
         Ok(OpReply::Ended(how)) => Err(ScheduleError::Ended { id, how }),

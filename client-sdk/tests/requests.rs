@@ -396,7 +396,7 @@ async fn answers_of_every_kind_reach_their_calls() {
             match message {
                 ClientMessage::Request(request) => {
                     let reply = |op: &RequestOp| match op {
-                        RequestOp::Schedule { .. } => OpReply::Kept(id),
+                        RequestOp::Schedule { .. } => OpReply::Kept { id, being_delivered: true },
                         RequestOp::Cancel { target: Target::Id(id), .. } => OpReply::Cancelled(*id),
                         RequestOp::Cancel { .. } => OpReply::NotFound,
                         RequestOp::Reschedule { .. } => OpReply::Rescheduled(id),
@@ -424,7 +424,7 @@ async fn answers_of_every_kind_reach_their_calls() {
         }
     });
     let kept = client.schedule(soon()).await.unwrap();
-    assert_eq!((kept.id, kept.kept, kept.new), (id, true, false));
+    assert_eq!((kept.id, kept.kept, kept.being_delivered, kept.new), (id, true, true, false));
     assert_eq!(client.cancel(id).await, Ok(Cancelled::Cancelled(id)));
     assert_eq!(client.cancel(dest().key("k").unwrap()).await, Ok(Cancelled::NotFound));
     assert_eq!(client.reschedule(id, Time::from_ms(5)).await, Ok(Rescheduled::Rescheduled(id)));

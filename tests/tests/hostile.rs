@@ -206,7 +206,8 @@ async fn broken_frames_after_the_handshake() {
     // More registrations than a session may have.
     let mut many = BytesMut::new();
     for registration in 0..=limits::MAX_REGISTRATIONS as u32 {
-        let register = ClientMessage::Register { registration, dest: dest("many"), credit: 1 };
+        let dest = dest(&format!("many-{registration}"));
+        let register = ClientMessage::Register { registration, dest, credit: 1 };
         many.put_slice(&Wire::frame(&encode(&register).unwrap()));
     }
     said(&many, "sessions_broken_total", "registrations").await;

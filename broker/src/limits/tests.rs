@@ -188,6 +188,29 @@ fn connections_of_a_token_are_counted_until_they_end() {
 }
 
 #[test]
+fn registrations_of_all_connections_of_a_token_are_bounded() {
+    let limiter = limiter(&[]);
+    let who = principal("register:*", "connections=20");
+    let connections: Vec<_> = (0..11).map(|_| limiter.connect(&who).unwrap()).collect();
+    for number in 0..1_000 {
+        connections[..10].iter().for_each(|one| one.register(number).unwrap());
+    }
+    assert_eq!(
+        connections[10].register(1).unwrap_err(),
+        "the connections of token t1 have 10000 registrations at this broker, the most there can be: \
+         register for fewer destinations, or use another token"
+    );
+    connections[0].register(7).expect("it is there already: its credit changes");
+    connections[0].unregister(7);
+    connections[0].unregister(7);
+    connections[10].register(1).unwrap();
+    assert!(connections[10].register(2).is_err() && connections[0].register(7).is_err());
+    drop(connections);
+    let again = limiter.connect(&who).unwrap();
+    (0..10_000).for_each(|number| again.register(number).unwrap());
+}
+
+#[test]
 fn a_group_beyond_those_that_are_kept_is_held_to_its_own_backlog() {
     let limiter = limiter(&[("*", "pending=100")]);
     noted(&limiter, 0, &[("late/x", 100), ("other/x", 99)]);

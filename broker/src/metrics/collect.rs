@@ -241,6 +241,7 @@ impl Scrape {
             ("token_pending", C::LimitTokenPending),
             ("token_payload", C::LimitTokenPayload),
             ("token_connections", C::LimitTokenConnections),
+            ("token_registrations", C::LimitTokenRegistrations),
             ("group_schedules", C::LimitGroupSchedules),
             ("group_pending", C::LimitGroupPending),
             ("group_payload", C::LimitGroupPayload),

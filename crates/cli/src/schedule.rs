@@ -13,7 +13,7 @@ use super::args::{ClientArgs, WhenArgs};
 use super::exit::{Exit, Failure};
 use super::file::{self, line};
 use super::moment::{self, Deadline};
-use super::output::Output;
+use super::output::{Output, note};
 
 /// Schedules a timer, or a file full of them
 #[derive(Args, Debug)]
@@ -31,7 +31,9 @@ use super::output::Output;
         timer's id; any other text there is a key.\n\n\
         The file is checked as a whole first. Bad lines are reported with their numbers, and then nothing is sent; with \
         --skip-bad the others are. A file can be sent again: where a line has a key or an id, a timer that is there \
-        stays as it is (with --file, --key-policy keep is the default).",
+        stays as it is (with --file, --key-policy keep is the default). Of those, \"kept while being delivered\" counts \
+        the timers whose handlers may have begun before their lines were sent: if something has to run after it, send \
+        such lines without a key, or with --key-policy replace.",
     after_help = "Examples:\n  mtimer schedule --group demo --app hello --in 5s --payload 'it is time'\n  \
         mtimer schedule --group shop --app orders --key order-17 --in 15m --retry 1s,30s,5m\n  \
         mtimer schedule --group shop --app mail --at 2030-01-31T12:00:00+01:00 --deadline 1h\n  \
@@ -111,6 +113,10 @@ enum ModeArg {
     AtMostOnce,
 }
 
+/// What is said of a timer that was kept although its handler may have begun.
+const KEPT_BEING_DELIVERED: &str = "kept, being delivered: the live timer's handler may have begun before this \
+    call. If something has to run after it, schedule again without a key or with --key-policy replace";
+
 /// Reads `name=value`.
 fn header(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("it has no \"=\": give NAME=VALUE")?;
@@ -174,8 +180,12 @@ impl ScheduleCommand {
             "due_ms": if scheduled.kept { None } else { Some(id.birth_due()) },
             "new": scheduled.new,
             "kept": scheduled.kept,
+            "being_delivered": scheduled.being_delivered,
             "replaced": scheduled.replaced,
         });
+        if scheduled.being_delivered {
+            note(KEPT_BEING_DELIVERED);
+        }
         out.either(&object, || scheduled.id.to_string())
     }
 

@@ -189,7 +189,7 @@ impl Tallies {
             OpReply::Ended(_) => 13,
             OpReply::Moved { .. } => 14,
             OpReply::Scheduled { .. }
-            | OpReply::Kept(_)
+            | OpReply::Kept { .. }
             | OpReply::Cancelled(_)
             | OpReply::TooLate(_)
             | OpReply::NotFound

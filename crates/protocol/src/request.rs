@@ -77,8 +77,14 @@ pub enum OpReply {
         /// The timer that this one replaced.
         replaced: Option<TimerId>,
     },
-    /// Schedule with keep: this live timer has the key.
-    Kept(TimerId),
+    /// Schedule with keep: a live timer has the key.
+    Kept {
+        /// Which.
+        id: TimerId,
+        /// An attempt to deliver it has begun, or may have, or it was stopped: its handler may have
+        /// read the state of before this request.
+        being_delivered: bool,
+    },
     /// Cancel: no delivery starts after this answer.
     Cancelled(TimerId),
     /// Cancel, reschedule: delivered, being delivered, or possibly so. After a cancel no further

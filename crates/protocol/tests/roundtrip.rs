@@ -267,7 +267,7 @@ fn from_server() -> impl Strategy<Value = ServerMessage> {
     );
     let reply = prop_oneof![
         (any::<bool>(), option::of(id())).prop_map(|(new, replaced)| OpReply::Scheduled { new, replaced }),
-        id().prop_map(OpReply::Kept),
+        (id(), any::<bool>()).prop_map(|(id, being_delivered)| OpReply::Kept { id, being_delivered }),
         id().prop_map(OpReply::TooLate),
         Just(OpReply::Conflict),
         Just(OpReply::Ended(Ended::Expired)),

@@ -324,7 +324,13 @@ pub enum ScheduleAnswer {
         replaced: Option<TimerId>,
     },
     /// [`KeyPolicy::Keep`]: the key names this live timer; nothing changed.
-    Kept(TimerId),
+    Kept {
+        /// Which.
+        id: TimerId,
+        /// An attempt to deliver it may have begun, as far as the store knows, or it was stopped.
+        /// The owner knows of deliveries under way that the store does not see.
+        begun: bool,
+    },
     /// [`KeyPolicy::Create`]: the key names this live timer; nothing changed.
     KeyTaken(TimerId),
     /// The id is in use with other content; nothing changed.

@@ -5,7 +5,7 @@
 //! | part | bytes | when |
 //! |---|---|---|
 //! | flags | 1 | always; bit 0 at-most-once, 1 key, 2 deadline, 3 more flags, 4 retry tiers, 5 progress, 6 due time, 7 zero |
-//! | more flags | 1 | bit 3; bit 0 callback timeout, 1 headers, the others zero: a record with one of them set is refused |
+//! | more flags | 1 | bit 3; bit 0 callback timeout, 1 headers, 2 accepted, the others zero: a record with one of them set is refused |
 //! | progress | 20 | bit 5: failed (u32), budget_from (u32), epoch of `fresh` or 0 (u64), stopped (u8), length of the error (u16), zero (u8) |
 //! | error | n | bit 5: UTF-8 |
 //! | destination | varint | always: the number under which the store has interned group and app |
@@ -15,6 +15,7 @@
 //! | callback timeout | varint | bit 0 of more flags: ms |
 //! | retry tiers | varint, varints | bit 4: count, then ms each |
 //! | headers | varint, (varint + n, varint + n)s | bit 1 of more flags: count, then name and value each |
+//! | accepted | varint | bit 2 of more flags: ms after the due time |
 //! | payload | rest | always |
 
 use std::sync::Arc;
@@ -29,6 +30,8 @@ pub struct Record {
     pub timer: Arc<Timer>,
     /// How far its deliveries have come.
     pub progress: Progress,
+    /// When its due time was accepted, if that had passed already.
+    pub accepted: Option<Time>,
 }
 
 /// How far a timer's deliveries have come.
@@ -68,11 +71,28 @@ const DUE: u8 = 64;
 /// Of the second byte of flags.
 const MORE_TIMEOUT: u8 = 1;
 const MORE_HEADERS: u8 = 2;
+const MORE_ACCEPTED: u8 = 4;
 
 impl Record {
     /// A record of a timer that was never delivered.
     pub fn new(timer: Arc<Timer>) -> Self {
-        Self { timer, progress: Progress::default() }
+        Self { timer, progress: Progress::default(), accepted: None }
+    }
+
+    /// A record of a timer whose due time is accepted `now`.
+    pub fn accepted(timer: Arc<Timer>, now: Time) -> Self {
+        Self { accepted: accepted(timer.due, now), ..Self::new(timer) }
+    }
+
+    /// Moves it to another due time, which is accepted `now`.
+    pub fn reschedule(&mut self, due: Time, now: Time) {
+        Arc::make_mut(&mut self.timer).due = due;
+        self.accepted = accepted(due, now);
+    }
+
+    /// From when on it is late: its due time, or when that was accepted, if it had passed then.
+    pub fn late_from(&self) -> Time {
+        self.accepted.unwrap_or(self.timer.due)
     }
 
     /// The number of the next delivery: 1 + failed attempts, + 1 when a predecessor's claim covered
@@ -93,8 +113,9 @@ impl Record {
         let birth = t.id.birth_due();
         let progress = self.progress != Progress::default();
         let flag = |on: bool, bit: u8| if on { bit } else { 0 };
-        let more =
-            flag(t.callback_timeout_ms.is_some(), MORE_TIMEOUT) | flag(!t.headers.is_empty(), MORE_HEADERS);
+        let more = flag(t.callback_timeout_ms.is_some(), MORE_TIMEOUT)
+            | flag(!t.headers.is_empty(), MORE_HEADERS)
+            | flag(self.accepted.is_some(), MORE_ACCEPTED);
         out.put_u8(
             flag(t.mode == Mode::AtMostOnce, AT_MOST_ONCE)
                 | flag(t.key.is_some(), KEY)
@@ -133,6 +154,9 @@ impl Record {
                 put_text(out, name);
                 put_text(out, value);
             }
+        }
+        if let Some(accepted) = self.accepted {
+            put_varint(out, accepted.ms_since(t.due));
         }
         out.put_slice(&t.payload);
     }
@@ -177,6 +201,11 @@ pub fn cut_error(text: &str) -> Box<str> {
     text[..end].into()
 }
 
+/// When a due time is accepted, if it has passed by then.
+fn accepted(due: Time, now: Time) -> Option<Time> {
+    (due < now).then_some(now)
+}
+
 fn decode(
     id: TimerId,
     rest: &mut Bytes,
@@ -186,7 +215,7 @@ fn decode(
     let flags = rest.try_get_u8().map_err(|_| "it is empty")?;
     let has = |bit: u8| flags & bit != 0;
     let more = if has(MORE) { rest.try_get_u8().map_err(|_| "it is cut off")? } else { 0 };
-    if more & !(MORE_TIMEOUT | MORE_HEADERS) != 0 {
+    if more & !(MORE_TIMEOUT | MORE_HEADERS | MORE_ACCEPTED) != 0 {
         return Err("it has parts that this version does not know");
     }
     let progress = if has(PROGRESS) { decode_progress(rest)? } else { Progress::default() };
@@ -219,9 +248,10 @@ fn decode(
     };
     let headers = if more & MORE_HEADERS != 0 { decode_headers(rest)? } else { Headers::NONE };
     let mode = if has(AT_MOST_ONCE) { Mode::AtMostOnce } else { Mode::AtLeastOnce };
+    let accepted = if more & MORE_ACCEPTED != 0 { Some(due + get_varint(rest)?) } else { None };
     let payload = rest.split_off(0);
     let timer = Timer { id, dest, key, due, mode, deadline, callback_timeout_ms, retry, payload, headers };
-    Ok(Record { timer: Arc::new(timer), progress })
+    Ok(Record { timer: Arc::new(timer), progress, accepted })
 }
 
 fn decode_progress(rest: &mut Bytes) -> Result<Progress, &'static str> {

@@ -85,8 +85,15 @@ pub const MAX_CREDIT: u32 = 10_000;
 /// Deliveries of traced timers whose spans a broker keeps until their outcomes are stored: about 20
 /// MiB. Beyond them deliveries have no span.
 pub const MAX_TRACED_DELIVERIES: usize = 100_000;
-/// Destinations one session may register.
+/// Registrations of one session. A session that settles some of its largest backlog makes the
+/// engine look at each of them, once a turn.
 pub const MAX_REGISTRATIONS: usize = 1_000;
+/// Registrations of one session for the same destination, which share what the session gets: to
+/// choose one of them all are looked at. More handlers at once need more credit, not more of these.
+pub const MAX_REGISTRATIONS_OF_DESTINATION: usize = 16;
+/// Registrations of all sessions of one token, at each broker: ten clients with as many as there
+/// can be, or a thousand that take ten destinations each.
+pub const MAX_TOKEN_REGISTRATIONS: usize = 10_000;
 /// Payload and header bytes of callbacks that a session may have unsettled; beyond them it gets no
 /// more, whatever its credit. A quarter of its outbox, so that a client that reads slowly but
 /// honestly is not closed for it.

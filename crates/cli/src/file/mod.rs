@@ -128,6 +128,7 @@ impl Summary {
             "lines": self.lines,
             "scheduled": sent.scheduled,
             "already": sent.already,
+            "kept_being_delivered": sent.being_delivered,
             "refused": sent.refused.count,
             "reasons": sent.reasons,
             "bad": self.bad.count,
@@ -147,6 +148,9 @@ impl Summary {
                 n(sent.refused.count),
                 n(self.bad.count),
             );
+            if sent.being_delivered > 0 {
+                text += &format!(" ({} of them kept while being delivered)", n(sent.being_delivered));
+            }
             if !sent.reasons.is_empty() {
                 let all: Vec<String> =
                     sent.reasons.iter().map(|(what, count)| format!("{what} {}", n(*count))).collect();

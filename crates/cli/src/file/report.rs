@@ -39,6 +39,8 @@ pub(crate) struct SentLines {
     pub(crate) scheduled: u64,
     /// Stored before, kept, or ended already.
     pub(crate) already: u64,
+    /// Of those, kept while they are being delivered.
+    pub(crate) being_delivered: u64,
     /// By reason.
     pub(crate) reasons: BTreeMap<&'static str, u64>,
     pub(crate) refused: Problems,
@@ -55,7 +57,11 @@ impl SentLines {
     pub(crate) fn add(&mut self, line: u64, result: &Result<Scheduled, ScheduleError>) {
         match result {
             Ok(scheduled) if scheduled.new => self.scheduled += 1,
-            Ok(_) | Err(ScheduleError::Ended { .. }) => self.already += 1,
+            Ok(scheduled) => {
+                self.already += 1;
+                self.being_delivered += u64::from(scheduled.being_delivered);
+            }
+            Err(ScheduleError::Ended { .. }) => self.already += 1,
             Err(error) => {
                 *self.reasons.entry(reason(error)).or_default() += 1;
                 self.refused.add(line, error.to_string());
@@ -114,7 +120,9 @@ mod tests {
     #[test]
     fn what_came_of_it_decides_the_exit_code() {
         let id = TimerId::from_u128(1);
-        let new = |new| Ok(Scheduled { id, new, replaced: None, kept: !new });
+        let answer =
+            |new, being_delivered| Ok(Scheduled { id, new, replaced: None, kept: !new, being_delivered });
+        let new = |new| answer(new, false);
         let mut sent = SentLines::default();
         assert_eq!(sent.exit(), Exit::Done);
         sent.add(1, &Err(ScheduleError::Conflict { id }));
@@ -124,6 +132,8 @@ mod tests {
         sent.add(4, &Err(ScheduleError::Ended { id, how: Ended::Acknowledged }));
         assert_eq!((sent.scheduled, sent.already, sent.lines(), sent.exit()), (1, 2, 4, Exit::Partly));
         assert_eq!(sent.reasons, BTreeMap::from([("id-in-use", 1)]));
+        sent.add(5, &answer(false, true));
+        assert_eq!((sent.already, sent.being_delivered), (3, 1));
     }
 
     #[test]

@@ -104,8 +104,11 @@ pub(crate) async fn send(
 
 /// Says which id a line's timer has, if it is stored.
 fn show_id(out: Output, line: u64, result: &Result<Scheduled, ScheduleError>) -> Result<(), Failure> {
-    let Ok(Scheduled { id, .. }) = result else { return Ok(()) };
-    out.either(&json!({ "line": line, "id": id }), || format!("{line} {id}"))
+    let Ok(Scheduled { id, being_delivered, .. }) = result else { return Ok(()) };
+    out.either(&json!({ "line": line, "id": id, "being_delivered": being_delivered }), || {
+        let kept = if *being_delivered { " kept, being delivered" } else { "" };
+        format!("{line} {id}{kept}")
+    })
 }
 
 /// Whether nothing of a chunk could be stored, for a reason that the next one will meet as well.

@@ -84,8 +84,8 @@ impl Engine {
                 }
             }
             (OpCtx::Trim(_), _) => {}
-            (OpCtx::Schedule { reply, timer, name }, Answer::Schedule(a)) => {
-                self.scheduled(now, reply, timer, name, a)
+            (OpCtx::Schedule { reply, timer, name, begun }, Answer::Schedule(a)) => {
+                self.scheduled(now, reply, timer, (name, begun), a)
             }
             (OpCtx::Cancel { reply, id, name }, Answer::Cancel(a)) => self.cancelled(at, reply, id, name, a),
             (OpCtx::Reschedule { reply, id, name, due }, Answer::Reschedule(a)) => {

@@ -88,8 +88,10 @@ impl Engine {
             return;
         }
         let missed = |d: &Dest| d.ready.next_deadline().is_some_and(|deadline| deadline < now.time);
-        let all: Vec<DestIx> = self.roster.dests().filter(|(_, d)| missed(d)).map(|(ix, _)| ix).collect();
-        for dest in all {
+        for dest in self.roster.busy_dests() {
+            if !missed(self.roster.dest(dest)) {
+                continue;
+            }
             while let Some(id) = self.roster.dest_mut(dest).ready.pop_missed(now.time) {
                 self.expire_one(id);
             }
@@ -294,6 +296,12 @@ impl Engine {
         }
     }
 
+    /// From when on a delivery is late.
+    fn late_from(&self, delivery: &Delivery) -> Time {
+        let entry = self.partitions.get(delivery.id.partition()).and_then(|p| p.table.get(delivery.id));
+        entry.map_or(delivery.due, |entry| entry.record.late_from())
+    }
+
     /// Sends this turn's deliveries, in frames of bounded size.
     pub(super) fn send(&mut self, now: Now) {
         for member in self.roster.take_outgoing() {
@@ -307,7 +315,7 @@ impl Engine {
             self.count(Counter::Redelivered, again as u64);
             for delivery in outbox {
                 if delivery.attempt == 1 {
-                    let late_ms = now.time.ms_since(delivery.due);
+                    let late_ms = now.time.ms_since(self.late_from(&delivery));
                     self.tallies.sent_after.add_ms(late_ms);
                     self.tallies.sent_after_of.note(&delivery.headers, late_ms, now.time);
                 }

@@ -3,10 +3,13 @@
 //! Invariant: the number of a destination stays valid while it has a member, a timer in memory or
 //! a park; afterwards it may stand for another.
 
+use std::collections::BTreeSet;
+
 use mtimer_types::Destination;
 use slab::Slab;
 
-use super::destination_members::{DestIx, MemberRef};
+use super::credit::DestinationCredit;
+use super::destination_members::DestIx;
 use super::flow::Flow;
 use super::hash::{Map, Seeded};
 use super::parks::Parks;
@@ -22,9 +25,12 @@ pub(super) struct Dest {
     pub(super) flow: Flow,
     /// Failed attempts since the last success.
     failures: u64,
-    members: Vec<MemberRef>,
+    /// Its registrations, and their credit.
+    pub(super) credit: DestinationCredit,
     entries: usize,
     dirty: bool,
+    /// Housekeeping looks at it.
+    busy: bool,
 }
 
 impl Dest {
@@ -35,9 +41,10 @@ impl Dest {
             parks: Parks::default(),
             flow: Flow::default(),
             failures: 0,
-            members: Vec::new(),
+            credit: DestinationCredit::default(),
             entries: 0,
             dirty: false,
+            busy: false,
         }
     }
 
@@ -58,19 +65,6 @@ impl Dest {
     /// An attempt has succeeded.
     pub(super) fn succeed(&mut self) {
         self.failures = 0;
-    }
-
-    /// Its registrations.
-    pub(super) fn members(&self) -> &[MemberRef] {
-        &self.members
-    }
-
-    pub(super) fn join(&mut self, member: MemberRef) {
-        self.members.push(member);
-    }
-
-    pub(super) fn leave(&mut self, member: MemberRef) {
-        self.members.retain(|x| *x != member);
     }
 
     /// How many of its timers are in memory or parked.
@@ -95,7 +89,7 @@ impl Dest {
 
     fn is_unused(&self) -> bool {
         let parked = !self.parks.is_empty() || self.parks.returning() > 0;
-        self.members.is_empty() && !parked && self.entries == 0 && !self.dirty
+        self.credit.registrations() == 0 && !parked && self.entries == 0 && !self.dirty
     }
 }
 
@@ -108,11 +102,15 @@ pub(super) struct DestinationTable {
     last: Option<(Destination, DestIx)>,
     /// Destinations to look at in this turn.
     dirty: Vec<DestIx>,
+    /// Destinations that housekeeping looks at: those that were looked at in a turn since it last
+    /// released them.
+    busy: BTreeSet<DestIx>,
 }
 
 impl DestinationTable {
     pub(super) fn new(seed: Seeded) -> Self {
-        Self { all: Slab::new(), by_name: Map::with_hasher(seed), last: None, dirty: Vec::new() }
+        let (all, by_name) = (Slab::new(), Map::with_hasher(seed));
+        Self { all, by_name, last: None, dirty: Vec::new(), busy: BTreeSet::new() }
     }
 
     /// The number of a destination, a new one if need be.
@@ -155,8 +153,27 @@ impl DestinationTable {
     /// Takes the destinations to look at, each once.
     pub(super) fn take_dirty(&mut self) -> Vec<DestIx> {
         let dirty = std::mem::take(&mut self.dirty);
-        dirty.iter().for_each(|ix| self.all[*ix].dirty = false);
+        for ix in &dirty {
+            let dest = &mut self.all[*ix];
+            dest.dirty = false;
+            if !std::mem::replace(&mut dest.busy, true) {
+                self.busy.insert(*ix);
+            }
+        }
         dirty
+    }
+
+    /// The destinations that housekeeping looks at, in the order of their numbers.
+    pub(super) fn busy(&self) -> Vec<DestIx> {
+        self.busy.iter().copied().collect()
+    }
+
+    /// Housekeeping passes over this destination until it is looked at in a turn again.
+    pub(super) fn rest(&mut self, ix: DestIx) {
+        if let Some(dest) = self.all.get_mut(ix) {
+            dest.busy = false;
+            self.busy.remove(&ix);
+        }
     }
 
     /// Forgets a destination that has nothing left. Call it with destinations of which something
@@ -165,6 +182,7 @@ impl DestinationTable {
         if self.all.get(ix).is_some_and(Dest::is_unused) {
             let dest = self.all.remove(ix);
             self.by_name.remove(&dest.name);
+            self.busy.remove(&ix);
             self.last = None;
         }
     }
@@ -174,7 +192,7 @@ impl DestinationTable {
 mod tests {
     use mtimer_types::PartitionId;
 
-    use super::super::destination_members::DestinationMembers;
+    use super::super::destination_members::{DestinationMembers, MemberRef};
     use super::*;
     use crate::api::SessionId;
 
@@ -194,7 +212,10 @@ mod tests {
         let park = PartitionId(0);
         type Step = fn(&mut Dest, MemberRef, PartitionId);
         let references: [(Step, Step); 3] = [
-            (|dest, member, _| dest.join(member), |dest, member, _| dest.leave(member)),
+            (
+                |dest, member, _| dest.credit.join(SessionId(1), member, false),
+                |dest, member, _| dest.credit.leave(SessionId(1), member),
+            ),
             (|dest, _, _| dest.enter(), |dest, _, _| dest.exit()),
             (|dest, _, park| dest.parks.add_found(park, 1), |dest, _, park| dest.parks.forget(park)),
         ];

@@ -6,6 +6,7 @@
 use mtimer_protocol::Delivery;
 use slab::Slab;
 
+use super::credit::Load;
 use crate::api::SessionId;
 
 /// Number of a destination in this engine.
@@ -40,8 +41,13 @@ impl DestinationMember {
         if self.leaving { 0 } else { self.credit.saturating_sub(self.outstanding) }
     }
 
-    pub(super) fn credit(&self) -> u32 {
-        self.credit
+    /// What it adds to the sums of its destination: nothing once it has left.
+    pub(super) fn load(&self) -> Load {
+        if self.leaving {
+            return Load::default();
+        }
+        let (credit, outstanding) = (u64::from(self.credit), u64::from(self.outstanding));
+        Load { credit, outstanding, free: u64::from(self.free()) }
     }
 
     pub(super) fn set_credit(&mut self, credit: u32) {
@@ -61,6 +67,16 @@ impl DestinationMember {
     /// Uses one credit.
     pub(super) fn charge(&mut self) {
         self.outstanding += 1;
+    }
+
+    /// Gives back one credit.
+    pub(super) fn discharge(&mut self) {
+        self.outstanding = self.outstanding.saturating_sub(1);
+    }
+
+    /// It takes nothing more.
+    pub(super) fn leave(&mut self) {
+        self.leaving = true;
     }
 
     /// Queues a delivery for sending at the end of the turn. True if it is the first.
@@ -131,27 +147,13 @@ impl DestinationMembers {
         self.all.get_mut(member.ix).filter(|m| m.generation == member.generation)
     }
 
-    /// A member leaves. Returns its destination, unless it is gone.
-    pub(super) fn leave(&mut self, member: MemberRef) -> Option<DestIx> {
-        let m = self.get_mut(member)?;
-        m.leaving = true;
-        let (dest, done) = (m.dest, m.is_done());
+    /// Forgets a member that has left and of which nothing is outstanding. True if it did.
+    pub(super) fn forget_if_done(&mut self, member: MemberRef) -> bool {
+        let done = self.get(member).is_some_and(DestinationMember::is_done);
         if done {
             self.all.remove(member.ix);
         }
-        Some(dest)
-    }
-
-    /// Gives back one credit. Returns the destination that can use it, unless the member is gone or
-    /// has just been forgotten.
-    pub(super) fn give_back(&mut self, member: MemberRef) -> Option<DestIx> {
-        let m = self.get_mut(member)?;
-        m.outstanding = m.outstanding.saturating_sub(1);
-        let (dest, done) = (m.dest, m.is_done());
-        if done {
-            self.all.remove(member.ix);
-        }
-        (!done).then_some(dest)
+        done
     }
 
     #[cfg(test)]
@@ -169,15 +171,23 @@ mod tests {
         let mut members = DestinationMembers::default();
         let join = |members: &mut DestinationMembers| members.insert(SessionId(1), 1, 7, 10);
         let first = join(&mut members);
-        assert_eq!(members.leave(first), Some(7));
+        assert!(!members.forget_if_done(first));
+        members.get_mut(first).unwrap().leave();
+        assert!(members.forget_if_done(first) && !members.forget_if_done(first));
         assert_eq!(members.len(), 0);
         let second = join(&mut members);
-        assert!(members.get(first).is_none() && members.leave(first).is_none(), "it is another");
-        (0..2).for_each(|_| members.get_mut(second).unwrap().charge());
-        members.leave(second);
-        assert_eq!(members.give_back(second), Some(7));
+        assert!(members.get(first).is_none(), "it is another");
+        let member = |members: &mut DestinationMembers, change: fn(&mut DestinationMember)| {
+            change(members.get_mut(second).unwrap());
+        };
+        (0..2).for_each(|_| member(&mut members, DestinationMember::charge));
+        assert_eq!(members.get(second).unwrap().load(), Load { credit: 10, outstanding: 2, free: 8 });
+        member(&mut members, DestinationMember::leave);
+        member(&mut members, DestinationMember::discharge);
         let left = members.get(second).unwrap();
-        assert_eq!((left.takes(), left.free(), members.len()), (false, 0, 1), "one is outstanding");
-        assert_eq!((members.give_back(second), members.len()), (None, 0));
+        assert_eq!((left.takes(), left.free(), left.load()), (false, 0, Load::default()));
+        assert!(!members.forget_if_done(second), "one is outstanding");
+        member(&mut members, DestinationMember::discharge);
+        assert!(members.forget_if_done(second) && members.len() == 0);
     }
 }

@@ -23,7 +23,7 @@ use mtimer_store::Op;
 use mtimer_types::{KeyPolicy, Target, Time, TimerId};
 
 use super::partition::OwnedPartition;
-use super::purpose::OpCtx;
+use super::purpose::{KeyName, OpCtx};
 use super::table::{EntryState, TimerEntry};
 
 impl OwnedPartition {
@@ -49,6 +49,13 @@ impl OwnedPartition {
     /// An operation leaves for the store: says what is under way of the timer that it names, and
     /// holds the one that it can change. False: it has become pointless.
     pub(super) fn prepare_to_leave(&mut self, op: &mut Op, ctx: &mut OpCtx) -> bool {
+        if let (
+            Op::Schedule { policy: KeyPolicy::Keep, .. },
+            OpCtx::Schedule { name: Some(name), begun, .. },
+        ) = (&*op, &mut *ctx)
+        {
+            *begun = self.may_have_begun(name);
+        }
         match op {
             Op::Cancel { target, sent_attempt, .. } => {
                 // A timer that is being taken is not delivered while this cancel is under way.
@@ -134,6 +141,16 @@ impl OwnedPartition {
         let begun =
             |e: &TimerEntry| e.attempt() > 1 || e.taken || matches!(e.state, EntryState::Taking { .. });
         self.sent_attempt(id).is_some() || self.table.get(id).is_some_and(begun)
+    }
+
+    /// Whether an attempt of the timer that has a key may have begun, as far as the store does not
+    /// know.
+    fn may_have_begun(&self, name: &KeyName) -> bool {
+        match self.table.by_key(name) {
+            Some(id) => self.is_begun(id),
+            // Inherited deliveries name no keys: it may be one that the predecessor has sent.
+            None => self.awaits_timers(),
+        }
     }
 
     /// Whether the store is certain to refuse to move a timer to `due`.

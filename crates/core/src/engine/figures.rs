@@ -2,8 +2,6 @@
 
 use std::cmp::Reverse;
 
-use mtimer_types::Time;
-
 use super::Engine;
 use super::destination_members::DestIx;
 use super::table::EntryState;
@@ -63,7 +61,7 @@ impl Engine {
         let first_ready = dest.ready.iter().find_map(|id| {
             let p = self.partitions.get(id.partition())?;
             let entry = p.table.get(id)?;
-            matches!(entry.state, EntryState::Ready { .. }).then_some(entry.record.timer.due)
+            matches!(entry.state, EntryState::Ready { .. }).then_some(entry.record.late_from())
         });
         Backlog {
             pending: dest.pending(),
@@ -84,8 +82,8 @@ impl Engine {
                     continue;
                 };
                 if let Ok(at) = all.binary_search_by_key(&entry.dest, |(ix, _)| *ix) {
-                    let due: Time = entry.record.timer.due;
-                    let one = Backlog { waiting: 1, oldest: Some(due), ..Backlog::default() };
+                    let oldest = Some(entry.record.late_from());
+                    let one = Backlog { waiting: 1, oldest, ..Backlog::default() };
                     all[at].1.merge(&one);
                 }
             }

@@ -213,7 +213,7 @@ impl Engine {
         if !record.progress.stopped {
             let dest = self.roster.dest_ix(&record.timer.dest);
             self.roster.touch(dest);
-            self.note_parked(dest, id.partition(), &record.timer);
+            self.note_parked(dest, id.partition(), &record);
         } else {
             // The cancel took it for being under way.
             let failed = record.progress.failed;

@@ -13,7 +13,8 @@
 //!   `key_edits`), calls under way (`calls`), claims (`claims`), edits that hold timers (`holds`),
 //!   questions (`questions`), inherited deliveries (`inherited`);
 //! - of a destination (`destination`): timers that wait for credit (`ready`), parked ones
-//!   (`parks`), progress (`flow`), and how many may wait (`backlog_limit`);
+//!   (`parks`), progress (`flow`), how many may wait (`backlog_limit`), and who has credit
+//!   (`credit`);
 //! - of the broker: sessions and their credit (`roster`, `destination_members`), requests and
 //!   settlements that are not answered (`open_requests`, `settle_reports`), the times at which
 //!   deferred work goes (`deferral`), callback timeouts (`timeouts`), ids of acknowledged timers
@@ -42,6 +43,7 @@ mod calls;
 mod claims;
 mod counting;
 mod counts;
+mod credit;
 mod deferral;
 mod delivery;
 mod destination;
@@ -82,10 +84,11 @@ mod table;
 mod tests;
 mod timeouts;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-use mtimer_protocol::Topology;
-use mtimer_types::PartitionId;
+use mtimer_protocol::{ErrorCode, ServerMessage, Topology};
+use mtimer_types::{PartitionId, TimerId};
 
 use self::attended::AttendedTime;
 use self::counts::Counting;
@@ -96,7 +99,7 @@ use self::partition::OwnedPartition;
 use self::partitions::Partitions;
 use self::pressure::Pressure;
 use self::recent::RecentIds;
-use self::roster::Roster;
+use self::roster::{RegistrationError, Roster};
 use self::settle_reports::SettleReports;
 use self::sweeps::Sweeps;
 use self::timeouts::Timeouts;
@@ -123,6 +126,8 @@ pub struct Engine {
     topology: Option<Arc<Topology>>,
     recent: RecentIds,
     timeouts: Timeouts,
+    /// What closed sessions have not settled.
+    lost: VecDeque<(SessionId, TimerId)>,
     deferral: Deferral,
     /// Memory in use at the beginning of the turn.
     pressure: Pressure,
@@ -163,6 +168,7 @@ impl Engine {
             topology: None,
             recent: RecentIds::new(seed, now),
             timeouts: Timeouts::default(),
+            lost: VecDeque::new(),
             effects: Vec::new(),
             counters: [0; Counter::ALL.len()],
             tallies: Tallies::default(),
@@ -199,6 +205,7 @@ impl Engine {
     pub fn flush(&mut self, now: Now, out: &mut Vec<Effect>) {
         self.attended.turn(now.mono_ms);
         self.take_back(now);
+        self.lose_unsettled(now);
         self.time_out(now);
         self.pressure = Pressure::of(self.memory().1, self.options.memory_bytes);
         self.collect_due(now);
@@ -220,11 +227,12 @@ impl Engine {
     /// its own.
     pub fn next_tick(&self) -> Option<u64> {
         let busy = self.partitions.iter().any(|p| p.table.len() > 0 || !p.is_up());
-        let waiting = busy || self.roster.dests().any(|(_, d)| !d.parks.is_empty());
+        let waiting = busy || self.roster.has_parks();
         let idle = if waiting { HOUSEKEEPING_MS } else { 1_000 };
         let owns = self.partitions.owned() > 0;
         let housekeeping = owns.then_some((self.housekeeping_at + idle).saturating_sub(HOUSEKEEPING_MS));
-        [self.timeouts.next(), housekeeping, self.deferral.wake_at(), self.counting.next()]
+        let lost = (!self.lost.is_empty()).then_some(0);
+        [lost, self.timeouts.next(), housekeeping, self.deferral.wake_at(), self.counting.next()]
             .into_iter()
             .flatten()
             .min()
@@ -250,7 +258,7 @@ impl Engine {
             self.roster.open(session, client);
             self.introduce(session);
             if self.phase != EnginePhase::Running {
-                self.effects.push(Effect::Send(session, mtimer_protocol::ServerMessage::Closing));
+                self.effects.push(Effect::Send(session, ServerMessage::Closing));
             }
             return;
         }
@@ -261,8 +269,8 @@ impl Engine {
             SessionEvent::Opened { .. } => {}
             SessionEvent::Register { registration, dest, credit } => {
                 let credit = credit.min(mtimer_types::limits::MAX_CREDIT);
-                if let Err(reason) = self.roster.register(session, registration, &dest, credit) {
-                    self.break_off(session, reason);
+                if let Err(why) = self.roster.register(session, registration, &dest, credit) {
+                    self.registration_refused(session, registration, &why);
                 }
             }
             SessionEvent::Unregister { registration } => self.roster.unregister(session, registration),
@@ -274,8 +282,17 @@ impl Engine {
             }
             SessionEvent::Query { corr, query } => self.query(session, corr, query),
             SessionEvent::Goodbye => self.roster.leave_all(session),
-            SessionEvent::Closed => self.session_closed(now, session),
+            SessionEvent::Closed => self.session_closed(session),
         }
+    }
+
+    fn registration_refused(&mut self, session: SessionId, registration: u32, why: &RegistrationError) {
+        if !why.is_harmless() {
+            return self.break_off(session, why.to_string());
+        }
+        let (code, message) = (ErrorCode::LimitReached, why.to_string());
+        let refused = ServerMessage::RegisterRefused { registration, code, message };
+        self.effects.push(Effect::Send(session, refused));
     }
 
     fn break_off(&mut self, session: SessionId, reason: impl Into<String>) {

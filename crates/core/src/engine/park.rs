@@ -2,7 +2,7 @@
 //! nobody else.
 
 use mtimer_store::{Answer, Op, Page, Record};
-use mtimer_types::{Destination, PartitionId, Timer, TimerId};
+use mtimer_types::{Destination, PartitionId, TimerId};
 
 use super::Engine;
 use super::backlog_limit::{BacklogLimit, backlog_limit};
@@ -31,12 +31,15 @@ impl Engine {
     /// Parks what waits for credit beyond what may. Called every
     /// [`HOUSEKEEPING_MS`](super::HOUSEKEEPING_MS).
     pub(super) fn park_waiting(&mut self, now: Now) {
-        let all: Vec<DestIx> = self.roster.dests().map(|(ix, _)| ix).collect();
-        for dest in all {
+        for dest in self.roster.busy_dests() {
             let limit = self.backlog_limit(dest).limit(self.options.park_after_ms);
             self.roster.dest_mut(dest).flow.decay();
             if let Some((most, after_ms)) = limit {
                 self.park_beyond(now, dest, most, after_ms);
+            }
+            let d = self.roster.dest(dest);
+            if d.ready.is_empty() && d.flow.pace() == 0 {
+                self.roster.rest(dest);
             }
         }
     }
@@ -81,22 +84,21 @@ impl Engine {
         let at = id.partition();
         let entry = self.partition(at).and_then(|p| p.table.get(id));
         let Some(entry) = entry.filter(|e| matches!(e.state, EntryState::Parking { .. })) else { return };
-        let (dest, timer) = (entry.dest, entry.record.timer.clone());
+        let (dest, record) = (entry.dest, entry.record.clone());
         if matches!(answer, Answer::Done) {
             self.count(Counter::Parked, 1);
-            self.note_parked(dest, at, &timer);
+            self.note_parked(dest, at, &record);
         }
         self.forget(id);
     }
 
     /// Notes a parked timer, so that it is fetched when there is credit and expires at its
     /// deadline.
-    pub(super) fn note_parked(&mut self, dest: DestIx, at: PartitionId, timer: &Timer) {
+    pub(super) fn note_parked(&mut self, dest: DestIx, at: PartitionId, record: &Record) {
         if !self.serves(at) {
             return;
         }
-        self.roster.dest_mut(dest).parks.add(at, timer);
-        self.roster.touch(dest);
+        self.roster.change_park(dest, at, |parks| parks.add(at, record));
     }
 
     /// What a new owner finds parked.
@@ -106,18 +108,14 @@ impl Engine {
         }
         for (name, count) in list {
             let dest = self.roster.dest_ix(&name);
-            self.roster.dest_mut(dest).parks.add_found(at, count);
-            self.roster.touch(dest);
+            self.roster.change_park(dest, at, |parks| parks.add_found(at, count));
         }
     }
 
     /// Nothing parked in this partition concerns this broker any more.
     pub(super) fn forget_parks(&mut self, at: PartitionId) {
-        let dests: Vec<DestIx> =
-            self.roster.dests().filter(|(_, d)| d.parks.has(at)).map(|(ix, _)| ix).collect();
-        for dest in dests {
-            self.roster.dest_mut(dest).parks.forget(at);
-            self.roster.touch(dest);
+        for dest in self.roster.parked_in(at) {
+            self.roster.change_park(dest, at, |parks| parks.forget(at));
         }
         self.sweeps.abandon(at);
     }
@@ -141,7 +139,7 @@ impl Engine {
             return;
         }
         let dest = self.roster.dest_ix(dest);
-        let oldest = page.rows.iter().map(|record| record.timer.due).min();
+        let oldest = page.rows.iter().map(Record::late_from).min();
         let mut coming = 0;
         for record in page.rows {
             let id = record.timer.id;
@@ -156,8 +154,8 @@ impl Engine {
             self.roster.dest_mut(dest).enter();
             coming += 1;
         }
-        self.roster.dest_mut(dest).parks.page_arrived(at, coming, oldest, page.next.is_none());
-        self.roster.touch(dest);
+        let is_last = page.next.is_none();
+        self.roster.change_park(dest, at, |parks| parks.page_arrived(at, coming, oldest, is_last));
     }
 
     pub(super) fn unparked(&mut self, now: Now, id: TimerId, answer: &Answer) {
@@ -194,7 +192,6 @@ impl Engine {
     /// A timer has left the park, or memory on its way back; the next page may be fetched when the
     /// last one is here.
     pub(super) fn one_returned(&mut self, dest: DestIx, at: PartitionId) {
-        self.roster.dest_mut(dest).parks.one_returned(at);
-        self.roster.touch(dest);
+        self.roster.change_park(dest, at, |parks| parks.one_returned(at));
     }
 }

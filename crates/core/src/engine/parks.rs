@@ -5,7 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use mtimer_types::{PartitionId, Time, Timer};
+use mtimer_store::Record;
+use mtimer_types::{PartitionId, Time};
 
 /// Timers that come back from the park at once.
 const RETURN_PAGE: u32 = 500;
@@ -22,7 +23,7 @@ struct Park {
     /// The earliest deadline that a parked timer has, as far as is known; the beginning of time, if
     /// it is to be found out.
     deadline: Option<Time>,
-    /// When the first of them was due, as far as is known.
+    /// From when on the first of them is late, as far as is known.
     oldest: Option<Time>,
 }
 
@@ -79,11 +80,11 @@ impl Parks {
     }
 
     /// Notes that a timer was parked.
-    pub(super) fn add(&mut self, at: PartitionId, timer: &Timer) {
+    pub(super) fn add(&mut self, at: PartitionId, record: &Record) {
         let park = self.by_partition.entry(at).or_default();
         park.count += 1;
-        park.note_deadline(timer.deadline);
-        park.note_due(timer.due);
+        park.note_deadline(record.timer.deadline);
+        park.note_due(record.late_from());
     }
 
     /// Notes what a new owner finds parked. Its deadlines are to be found out.
@@ -146,12 +147,10 @@ impl Parks {
         }
     }
 
-    /// The first partition that `can_sweep` accepts where a parked timer may have missed its
-    /// deadline.
-    pub(super) fn overdue(&self, now: Time, can_sweep: impl Fn(PartitionId) -> bool) -> Option<PartitionId> {
+    /// Whether a timer that is parked in a partition may have missed its deadline.
+    pub(super) fn is_overdue(&self, at: PartitionId, now: Time) -> bool {
         let missed = |p: &Park| !p.fetching && p.deadline.is_some_and(|deadline| deadline < now);
-        let mut parks = self.by_partition.iter();
-        parks.find(|(at, p)| missed(p) && can_sweep(**at)).map(|(at, _)| *at)
+        self.by_partition.get(&at).is_some_and(missed)
     }
 
     /// A sweep of a partition's park begins: it finds out the next deadline.
@@ -225,12 +224,12 @@ mod tests {
     fn a_sweep_looks_for_deadlines_that_are_not_known_and_notes_the_next() {
         let mut parks = parks([5, 5]);
         let at = Time::from_ms;
-        assert_eq!(parks.overdue(at(1_000), |at| at != P), Some(Q));
+        assert!(parks.is_overdue(Q, at(1_000)));
         parks.begin_sweep(Q);
-        assert_eq!(parks.overdue(at(1_000), |at| at != P), None);
+        assert!(!parks.is_overdue(Q, at(1_000)) && parks.is_overdue(P, at(1_000)));
         parks.note_swept(Q, Some(at(2_000)), Some(at(100)));
         parks.note_swept(Q, None, Some(at(50)));
-        assert_eq!((parks.overdue(at(2_000), |at| at != P), parks.oldest()), (None, Some(at(50))));
-        assert_eq!(parks.overdue(at(2_001), |at| at != P), Some(Q), "after the deadline, not at it");
+        assert_eq!((parks.is_overdue(Q, at(2_000)), parks.oldest()), (false, Some(at(50))));
+        assert!(parks.is_overdue(Q, at(2_001)), "after the deadline, not at it");
     }
 }

@@ -29,6 +29,8 @@ pub(super) enum OpCtx {
         reply: ReplyRef,
         timer: Arc<Timer>,
         name: Option<KeyName>,
+        /// With keep: an attempt to deliver the timer that has the key may have begun.
+        begun: bool,
     },
     Cancel {
         reply: ReplyRef,
@@ -122,7 +124,7 @@ mod tests {
         let dest = Destination::new("test", "a").unwrap();
         let timer = Arc::new(Timer::new(id(), dest, Time::from_ms(5)));
         vec![
-            OpCtx::Schedule { reply: REPLY, timer, name: None },
+            OpCtx::Schedule { reply: REPLY, timer, name: None, begun: false },
             OpCtx::Cancel { reply: REPLY, id: Some(id()), name: None },
             OpCtx::Reschedule { reply: REPLY, id: None, name: None, due: Time::from_ms(7) },
             OpCtx::Replay { reply: REPLY, id: id() },

@@ -70,7 +70,7 @@ impl Engine {
         now: Now,
         reply: ReplyRef,
         timer: Arc<Timer>,
-        name: Option<KeyName>,
+        (name, begun): (Option<KeyName>, bool),
         answer: ScheduleAnswer,
     ) {
         let (id, at) = (timer.id, timer.id.partition());
@@ -82,19 +82,21 @@ impl Engine {
                     self.partition(at).is_some_and(|p| timer.due <= p.horizon() && !p.table.contains(id));
                 if within && new {
                     let due = timer.due;
-                    self.adopt(now, Record::new(timer), due, false);
+                    self.adopt(now, Record::accepted(timer, now.time), due, false);
                 } else if within {
                     // Stored earlier; by now it may be anywhere.
                     self.fetch(id);
                 }
                 OpReply::Scheduled { new, replaced }
             }
-            ScheduleAnswer::Kept(id) => OpReply::Kept(id),
+            ScheduleAnswer::Kept { id, begun: stored } => {
+                OpReply::Kept { id, being_delivered: begun || stored }
+            }
             ScheduleAnswer::KeyTaken(id) => OpReply::KeyTaken(id),
             ScheduleAnswer::Conflict => OpReply::Conflict,
             ScheduleAnswer::Ended(ended) => OpReply::Ended(ended),
         };
-        if !matches!(said, OpReply::Scheduled { .. } | OpReply::Kept(_)) {
+        if !matches!(said, OpReply::Scheduled { .. } | OpReply::Kept { .. }) {
             self.count(Counter::ScheduleRefused, 1);
         }
         self.end_edit(at, None, name);

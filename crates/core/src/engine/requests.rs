@@ -189,7 +189,8 @@ impl Engine {
         // is made.
         let (op, mut ctx) = match op {
             RequestOp::Schedule { timer, policy } => {
-                (Op::Schedule { timer: timer.clone(), policy }, OpCtx::Schedule { reply, timer, name })
+                let op = Op::Schedule { timer: timer.clone(), policy };
+                (op, OpCtx::Schedule { reply, timer, name, begun: false })
             }
             RequestOp::Cancel { target, request } => {
                 let request = RequestId(request);

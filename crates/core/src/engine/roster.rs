@@ -2,15 +2,23 @@
 //!
 //! Invariants: a registration of an open session is a member of its destination, and nobody else
 //! is; the bytes of a session are those of its deliveries that are not settled; a member with
-//! deliveries of this turn is in `outgoing` once.
+//! deliveries of this turn is in `outgoing` once. Every change of a member's credit goes through
+//! [`Roster::change`], so that the sums of its destination follow.
+
+use std::collections::BTreeSet;
+use std::ops::Bound;
 
 use mtimer_protocol::{ClientView, Delivery};
-use mtimer_types::limits::MAX_SESSION_UNSETTLED_BYTES;
-use mtimer_types::{Destination, TimerId};
+use mtimer_types::limits::{
+    MAX_REGISTRATIONS, MAX_REGISTRATIONS_OF_DESTINATION, MAX_SESSION_UNSETTLED_BYTES,
+};
+use mtimer_types::{Destination, PartitionId, TimerId};
 
+use super::credit::Load;
 use super::destination::{Dest, DestinationTable};
 use super::destination_members::{DestIx, DestinationMember, DestinationMembers, MemberRef};
 use super::hash::{Map, Seeded};
+use super::parks::Parks;
 use crate::api::SessionId;
 
 /// What the engine knows of a session.
@@ -21,8 +29,18 @@ struct SessionState {
     /// Deliveries that it has not settled, and the bytes of their payloads and headers.
     flights: Map<TimerId, usize>,
     flight_bytes: usize,
+    /// Its members take nothing: it had as many bytes to settle as it may when it was last looked
+    /// at.
+    is_full: bool,
     /// Operations not answered yet.
     unanswered: usize,
+}
+
+impl SessionState {
+    /// Whether it has as many bytes to settle as it may.
+    fn is_over(&self) -> bool {
+        self.flight_bytes >= MAX_SESSION_UNSETTLED_BYTES
+    }
 }
 
 #[derive(Debug)]
@@ -33,6 +51,37 @@ pub(super) struct Roster {
     dests: DestinationTable,
     /// Members with something in their outbox.
     outgoing: Vec<MemberRef>,
+    /// Where something is parked, as far as is known.
+    parked: BTreeSet<(PartitionId, DestIx)>,
+    /// Full sessions of which something was settled.
+    relieved: Vec<SessionId>,
+    /// Members that were looked at to choose one.
+    #[cfg(test)]
+    pub(super) looks: std::cell::Cell<u64>,
+}
+
+/// Why a registration is not made.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RegistrationError {
+    #[error("registration {number} stands for {found} and was repeated for {wanted}: use another number")]
+    OtherDestination { number: u32, found: Destination, wanted: Destination },
+    #[error(
+        "too many registrations: this connection has {MAX_REGISTRATIONS}, the most there can be; use \
+         fewer destinations or more connections"
+    )]
+    TooMany,
+    #[error(
+        "this connection has {MAX_REGISTRATIONS_OF_DESTINATION} registrations for {0}, the most there \
+         can be for one destination: give one of them more credit"
+    )]
+    TooManyOfDestination(Destination),
+}
+
+impl RegistrationError {
+    /// Whether the client can go on: it did nothing that it could have known to be wrong.
+    pub(super) fn is_harmless(&self) -> bool {
+        matches!(self, Self::TooManyOfDestination(_))
+    }
 }
 
 impl Roster {
@@ -43,13 +92,18 @@ impl Roster {
             members: DestinationMembers::default(),
             dests: DestinationTable::new(seed),
             outgoing: Vec::new(),
+            parked: BTreeSet::new(),
+            relieved: Vec::new(),
+            #[cfg(test)]
+            looks: std::cell::Cell::default(),
         }
     }
 
     pub(super) fn open(&mut self, id: SessionId, client: u128) {
         let (registrations, flights) = (Map::with_hasher(self.seed), Map::with_hasher(self.seed));
-        self.sessions
-            .insert(id, SessionState { client, registrations, flights, flight_bytes: 0, unanswered: 0 });
+        let (flight_bytes, is_full, unanswered) = (0, false, 0);
+        let state = SessionState { client, registrations, flights, flight_bytes, is_full, unanswered };
+        self.sessions.insert(id, state);
     }
 
     pub(super) fn is_open(&self, id: SessionId) -> bool {
@@ -105,13 +159,58 @@ impl Roster {
         self.dests.iter()
     }
 
+    /// Destinations that were looked at in a turn since housekeeping last released them.
+    pub(super) fn busy_dests(&self) -> Vec<DestIx> {
+        self.dests.busy()
+    }
+
+    /// Housekeeping passes over this destination until it is looked at in a turn again.
+    pub(super) fn rest(&mut self, ix: DestIx) {
+        self.dests.rest(ix);
+    }
+
+    /// Changes what is parked of a destination in one partition. The destination is looked at
+    /// before the turn ends.
+    pub(super) fn change_park(&mut self, ix: DestIx, at: PartitionId, change: impl FnOnce(&mut Parks)) {
+        let parks = &mut self.dests.get_mut(ix).parks;
+        change(parks);
+        if parks.has(at) {
+            self.parked.insert((at, ix));
+        } else {
+            self.parked.remove(&(at, ix));
+        }
+        self.touch(ix);
+    }
+
+    /// Whether anything is parked.
+    pub(super) fn has_parks(&self) -> bool {
+        !self.parked.is_empty()
+    }
+
+    /// The destinations with something parked in a partition.
+    pub(super) fn parked_in(&self, at: PartitionId) -> Vec<DestIx> {
+        self.parked.range((at, 0)..=(at, DestIx::MAX)).map(|(_, ix)| *ix).collect()
+    }
+
+    /// The next place where something is parked, in the order of partitions; the first one after
+    /// the last one. `after`: where to begin, not included.
+    pub(super) fn next_park(&self, after: Option<(PartitionId, DestIx)>) -> Option<(PartitionId, DestIx)> {
+        let behind =
+            self.parked.range((after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded)).next();
+        behind.or_else(|| self.parked.first()).copied()
+    }
+
     /// Has this destination looked at before the turn ends.
     pub(super) fn touch(&mut self, ix: DestIx) {
         self.dests.touch(ix);
     }
 
-    /// Takes the destinations to look at, each once.
+    /// Takes the destinations to look at, each once. Sessions of which enough was settled take
+    /// deliveries again.
     pub(super) fn take_dirty(&mut self) -> Vec<DestIx> {
+        for session in std::mem::take(&mut self.relieved) {
+            self.note_fullness(session);
+        }
         self.dests.take_dirty()
     }
 
@@ -121,32 +220,48 @@ impl Roster {
         self.dests.forget_unused(ix);
     }
 
-    /// Registers, or changes the credit of a registration. `Err` if the number stands for another
-    /// destination.
+    /// Registers, or changes the credit of a registration.
     pub(super) fn register(
         &mut self,
         session: SessionId,
         registration: u32,
         name: &Destination,
         credit: u32,
-    ) -> Result<(), &'static str> {
+    ) -> Result<(), RegistrationError> {
         let dest = self.dest_ix(name);
         self.touch(dest);
         let Some(s) = self.sessions.get_mut(&session) else { return Ok(()) };
-        if let Some(member) = s.registrations.get(&registration).and_then(|m| self.members.get_mut(*m)) {
+        let own = self.dests.get(dest).credit.registrations_of(session);
+        let known = s.registrations.get(&registration).copied();
+        if let Some(member) = known.and_then(|m| self.members.get(m)) {
             if member.dest != dest {
-                return Err("the registration number stands for another destination: use a new one");
+                let (found, wanted) = (self.dests.get(member.dest).name().clone(), name.clone());
+                return Err(RegistrationError::OtherDestination { number: registration, found, wanted });
             }
-            member.set_credit(credit);
-            return Ok(());
+        } else if s.registrations.len() >= MAX_REGISTRATIONS {
+            return Err(RegistrationError::TooMany);
+        } else if own >= MAX_REGISTRATIONS_OF_DESTINATION {
+            return Err(RegistrationError::TooManyOfDestination(name.clone()));
         }
-        if s.registrations.len() >= mtimer_types::limits::MAX_REGISTRATIONS {
-            return Err("too many registrations in one session: use fewer destinations or more sessions");
-        }
-        let member = self.members.insert(session, registration, dest, credit);
-        s.registrations.insert(registration, member);
-        self.dests.get_mut(dest).join(member);
+        let member = known.unwrap_or_else(|| {
+            let member = self.members.insert(session, registration, dest, 0);
+            s.registrations.insert(registration, member);
+            self.dests.get_mut(dest).credit.join(session, member, s.is_full);
+            member
+        });
+        self.change(member, |m| m.set_credit(credit));
         Ok(())
+    }
+
+    /// Changes a member, and the sums of its destination with it.
+    fn change(&mut self, member: MemberRef, change: impl FnOnce(&mut DestinationMember)) {
+        let Some(m) = self.members.get_mut(member) else { return };
+        let before = m.load();
+        change(m);
+        let (session, dest, after) = (m.session, m.dest, m.load());
+        if before != after {
+            self.dests.get_mut(dest).credit.change(session, before, after);
+        }
     }
 
     pub(super) fn unregister(&mut self, session: SessionId, registration: u32) {
@@ -176,10 +291,11 @@ impl Roster {
     }
 
     fn leave(&mut self, member: MemberRef) {
-        if let Some(dest) = self.members.leave(member) {
-            self.dests.get_mut(dest).leave(member);
-            self.touch(dest);
-        }
+        let Some((dest, session)) = self.members.get(member).map(|m| (m.dest, m.session)) else { return };
+        self.change(member, DestinationMember::leave);
+        self.dests.get_mut(dest).credit.leave(session, member);
+        self.members.forget_if_done(member);
+        self.touch(dest);
     }
 
     pub(super) fn member(&mut self, member: MemberRef) -> Option<&mut DestinationMember> {
@@ -198,43 +314,53 @@ impl Roster {
 
     /// Gives back one credit.
     pub(super) fn give_back(&mut self, member: MemberRef) {
-        if let Some(dest) = self.members.give_back(member) {
+        let Some(dest) = self.members.get(member).map(|m| m.dest) else { return };
+        self.change(member, DestinationMember::discharge);
+        if !self.members.forget_if_done(member) {
             self.touch(dest);
         }
     }
 
-    /// Credits of a destination that are free.
+    /// Credits of a destination that are free; none of sessions that have too many bytes to settle.
     pub(super) fn free(&self, dest: DestIx) -> u64 {
-        let members = self.dests.get(dest).members().iter().filter_map(|m| self.members.get(*m));
-        members.map(|m| u64::from(self.free_of(m))).sum()
-    }
-
-    /// Free credit of a member; none while its session has too many bytes to settle.
-    fn free_of(&self, m: &DestinationMember) -> u32 {
-        if self.is_session_full(m.session) { 0 } else { m.free() }
+        self.dests.get(dest).credit.sum().free
     }
 
     /// Whether a member's session has as many bytes to settle as it may, so that it takes nothing
     /// more.
     pub(super) fn is_full(&self, member: MemberRef) -> bool {
         let session = self.members.get(member).map(|m| m.session);
-        session.is_none_or(|session| self.is_session_full(session))
+        session.and_then(|session| self.sessions.get(&session)).is_none_or(SessionState::is_over)
     }
 
-    fn is_session_full(&self, session: SessionId) -> bool {
-        self.sessions.get(&session).is_none_or(|s| s.flight_bytes >= MAX_SESSION_UNSETTLED_BYTES)
+    /// A session has become full, or is so no longer: its members take nothing, or something again.
+    fn note_fullness(&mut self, session: SessionId) {
+        let Some(s) = self.sessions.get_mut(&session).filter(|s| s.is_full != s.is_over()) else { return };
+        s.is_full = s.is_over();
+        for member in s.registrations.values() {
+            let Some(dest) = self.members.get(*member).map(|m| m.dest) else { continue };
+            self.dests.get_mut(dest).credit.set_full(session, s.is_full);
+            if !s.is_full {
+                // It may have waited for this.
+                self.dests.touch(dest);
+            }
+        }
     }
 
     /// The least loaded member of a destination with credit, and how many deliveries it should take
-    /// in one go, so that a backlog of `waiting` is shared evenly.
+    /// in one go, so that a backlog of `waiting` is shared evenly among the sessions, and among the
+    /// registrations of each.
     pub(super) fn least_loaded(&self, dest: DestIx, waiting: usize) -> Option<(MemberRef, u32)> {
-        let members = self.dests.get(dest).members();
-        let candidates =
-            members.iter().filter_map(|r| self.members.get(*r).map(|m| (*r, m, self.free_of(m))));
-        let (best, _, free) =
-            candidates.filter(|(.., free)| *free > 0).min_by_key(|(_, m, _)| m.outstanding())?;
-        let share = waiting.div_ceil(members.len()).clamp(1, 64) as u32;
-        Some((best, share.min(free)))
+        let credit = &self.dests.get(dest).credit;
+        let members = credit.least_loaded();
+        let free = members.iter().filter_map(|r| {
+            #[cfg(test)]
+            self.looks.set(self.looks.get() + 1);
+            self.members.get(*r).map(|m| (*r, m)).filter(|(_, m)| m.free() > 0)
+        });
+        let (best, m) = free.min_by_key(|(_, m)| m.outstanding())?;
+        let share = waiting.div_ceil(credit.sessions() * members.len()).clamp(1, 64) as u32;
+        Some((best, share.min(m.free())))
     }
 
     /// A delivery is on its way to a session.
@@ -243,6 +369,9 @@ impl Roster {
             && s.flights.insert(id, bytes).is_none()
         {
             s.flight_bytes += bytes;
+            if s.is_over() {
+                self.note_fullness(session);
+            }
         }
     }
 
@@ -250,22 +379,17 @@ impl Roster {
     pub(super) fn end_flight(&mut self, session: SessionId, id: TimerId) {
         let Some(s) = self.sessions.get_mut(&session) else { return };
         let Some(bytes) = s.flights.remove(&id) else { return };
-        let was_full = s.flight_bytes >= MAX_SESSION_UNSETTLED_BYTES;
+        let was_over = s.is_over();
         s.flight_bytes -= bytes;
-        if was_full && s.flight_bytes < MAX_SESSION_UNSETTLED_BYTES {
-            // Every destination of the session may have waited for this.
-            let members: Vec<MemberRef> = s.registrations.values().copied().collect();
-            for member in members {
-                if let Some(dest) = self.members.get(member).map(|m| m.dest) {
-                    self.touch(dest);
-                }
-            }
+        if was_over && !s.is_over() {
+            // Once a turn: all its registrations have to be looked at.
+            self.relieved.push(session);
         }
     }
 
     /// Registrations for a destination.
     pub(super) fn members(&self, dest: DestIx) -> usize {
-        self.dest(dest).members().len()
+        self.dest(dest).credit.registrations()
     }
 
     /// Whether anybody is registered for a destination.
@@ -275,8 +399,7 @@ impl Roster {
 
     /// Credit of a destination that is in use.
     pub(super) fn outstanding(&self, dest: DestIx) -> usize {
-        let members = self.dest(dest).members().iter().filter_map(|m| self.members.get(*m));
-        members.map(|m| m.outstanding() as usize).sum()
+        self.dest(dest).credit.sum().outstanding as usize
     }
 
     /// The member that a registration stands for.
@@ -288,28 +411,20 @@ impl Roster {
     /// The clients of every destination, in no particular order.
     pub(super) fn client_views(&self) -> impl Iterator<Item = ClientView> + '_ {
         self.dests.iter().map(|(_, dest)| {
-            let members = dest.members().iter().filter_map(|m| self.members.get(*m));
-            let mut view = ClientView {
+            let Load { credit, outstanding, .. } = dest.credit.sum();
+            ClientView {
                 dest: dest.name().clone(),
-                sessions: 0,
-                credit: 0,
-                in_flight: 0,
+                sessions: u32::try_from(dest.credit.sessions()).unwrap_or(u32::MAX),
+                credit,
+                in_flight: outstanding,
                 waiting: dest.ready.len() as u64,
-            };
-            for member in members {
-                view.sessions += 1;
-                view.credit += u64::from(member.credit());
-                view.in_flight += u64::from(member.outstanding());
             }
-            view
         })
     }
 
     /// Uses one credit.
     pub(super) fn charge(&mut self, member: MemberRef) {
-        if let Some(m) = self.members.get_mut(member) {
-            m.charge();
-        }
+        self.change(member, DestinationMember::charge);
     }
 
     /// Takes back a delivery of this turn, if it was not sent yet.

@@ -15,6 +15,9 @@ use crate::api::{Counter, Effect, Now, SessionId};
 use crate::figures::RedeliveryCause;
 use crate::retry::{self, RetryDecision};
 
+/// Deliveries of closed sessions that are taken for lost in one turn.
+const LOST_AT_ONCE: usize = 2_000;
+
 impl Engine {
     pub(super) fn settlements(&mut self, now: Now, session: SessionId, settlements: Vec<Settlement>) {
         if settlements.is_empty() {
@@ -277,7 +280,7 @@ impl Engine {
                     self.recent.insert(now, id);
                 }
                 if let Some(record) = self.forget(id).filter(|_| done) {
-                    self.tallies.acknowledged_after.add_ms(now.time.ms_since(record.timer.due));
+                    self.tallies.acknowledged_after.add_ms(now.time.ms_since(record.late_from()));
                 }
             }
             _ => _ = self.forget(id),
@@ -321,8 +324,15 @@ impl Engine {
         }
     }
 
-    pub(super) fn session_closed(&mut self, now: Now, session: SessionId) {
-        for id in self.roster.close(session) {
+    pub(super) fn session_closed(&mut self, session: SessionId) {
+        let unsettled = self.roster.close(session);
+        self.lost.extend(unsettled.into_iter().map(|id| (session, id)));
+    }
+
+    /// Takes for lost what closed sessions have not settled: so many of a turn, because one session
+    /// may have very many.
+    pub(super) fn lose_unsettled(&mut self, now: Now) {
+        for (session, id) in self.lost.drain(..self.lost.len().min(LOST_AT_ONCE)).collect::<Vec<_>>() {
             let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
             let Some(EntryState::InFlight(f)) = entry.map(|e| &e.state) else { continue };
             let f = *f;

@@ -9,11 +9,14 @@ use mtimer_types::{Destination, PartitionId, Time};
 
 use super::Engine;
 use super::calls::OpenCall;
+use super::destination_members::DestIx;
 use super::purpose::OpCtx;
 use crate::api::{Call, Now};
 
 /// Parked timers of one page.
 const SWEEP_PAGE: u32 = 200;
+/// Parks that are looked at in one turn.
+const PARKS_AT_ONCE: usize = 1_000;
 
 impl Engine {
     /// Begins a sweep where a deadline has passed among parked timers.
@@ -21,15 +24,29 @@ impl Engine {
         if !self.sweeps.may_begin(now.mono_ms) {
             return;
         }
-        let can_sweep = |at: PartitionId| self.partitions.get(at).is_some_and(|p| p.is_active());
-        let overdue = self.roster.dests().find_map(|(ix, d)| {
-            let at = d.parks.overdue(now.time, can_sweep)?;
-            Some((ix, at, d.name().clone()))
-        });
-        let Some((ix, at, dest)) = overdue else { return };
+        let Some((at, ix)) = self.overdue_park(now.time) else { return };
+        let dest = self.roster.dest(ix).name().clone();
         self.roster.dest_mut(ix).parks.begin_sweep(at);
         self.sweeps.begin(at, dest.clone());
         self.call(at, OpenCall::Sweep { dest: dest.clone() }, Call::Parked(dest, 0, SWEEP_PAGE));
+    }
+
+    /// The next park in which a deadline has passed, among so many at a time.
+    fn overdue_park(&mut self, now: Time) -> Option<(PartitionId, DestIx)> {
+        let mut first = None;
+        for _ in 0..PARKS_AT_ONCE {
+            let (at, ix) = self.roster.next_park(self.sweeps.looked_at())?;
+            if first.is_some_and(|first| first == (at, ix)) {
+                return None;
+            }
+            first.get_or_insert((at, ix));
+            self.sweeps.look_at((at, ix));
+            let can_sweep = self.partitions.get(at).is_some_and(|p| p.is_active());
+            if can_sweep && self.roster.dest(ix).parks.is_overdue(at, now) {
+                return Some((at, ix));
+            }
+        }
+        None
     }
 
     /// One page of a sweep: what has missed its deadline ends as expired. The page of a partition
@@ -38,7 +55,7 @@ impl Engine {
         if !self.sweeps.page_done(now.mono_ms, at, dest, page.next) {
             return;
         }
-        let oldest = page.rows.iter().map(|record| record.timer.due).min();
+        let oldest = page.rows.iter().map(Record::late_from).min();
         let mut earliest = None;
         for record in page.rows {
             let (id, deadline) = (record.timer.id, record.timer.deadline);
@@ -54,8 +71,7 @@ impl Engine {
             }
         }
         let ix = self.roster.dest_ix(dest);
-        self.roster.dest_mut(ix).parks.note_swept(at, earliest, oldest);
-        self.roster.touch(ix);
+        self.roster.change_park(ix, at, |parks| parks.note_swept(at, earliest, oldest));
     }
 
     /// Goes on with a sweep after its pause.

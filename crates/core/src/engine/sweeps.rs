@@ -4,6 +4,8 @@
 
 use mtimer_types::{Destination, PartitionId};
 
+use super::destination_members::DestIx;
+
 /// Pause between two pages, ms.
 const SWEEP_MS: u64 = 100;
 
@@ -13,6 +15,8 @@ pub(super) struct Sweeps {
     /// When the next page may be asked for, monotonic ms.
     next_at: u64,
     current: Option<Sweep>,
+    /// The park that was looked at last.
+    looked_at: Option<(PartitionId, DestIx)>,
 }
 
 #[derive(Debug)]
@@ -26,7 +30,16 @@ struct Sweep {
 impl Sweeps {
     /// No sweep; the first may begin at `next_at`, monotonic ms.
     pub(super) fn new(next_at: u64) -> Self {
-        Self { next_at, current: None }
+        Self { next_at, current: None, looked_at: None }
+    }
+
+    /// The park that was looked at last for deadlines that have passed.
+    pub(super) fn looked_at(&self) -> Option<(PartitionId, DestIx)> {
+        self.looked_at
+    }
+
+    pub(super) fn look_at(&mut self, park: (PartitionId, DestIx)) {
+        self.looked_at = Some(park);
     }
 
     pub(super) fn may_begin(&self, mono_ms: u64) -> bool {

@@ -215,7 +215,7 @@ fn replies() -> Vec<(&'static str, ServerMessage)> {
     vec![
         ("reply-scheduled", reply(vec![OpReply::Scheduled { new: true, replaced: None }])),
         ("reply-replaced", reply(vec![OpReply::Scheduled { new: false, replaced: Some(id()) }])),
-        ("reply-kept", reply(vec![OpReply::Kept(id())])),
+        ("reply-kept", reply(vec![OpReply::Kept { id: id(), being_delivered: true }])),
         ("reply-cancelled", reply(vec![OpReply::Cancelled(id())])),
         ("reply-too-late", reply(vec![OpReply::TooLate(id())])),
         ("reply-not-found", reply(vec![OpReply::NotFound])),

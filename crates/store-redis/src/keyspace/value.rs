@@ -294,7 +294,7 @@ mod tests {
             payload: payload.into(),
             headers: Headers::NONE,
         };
-        Record { timer: Arc::new(timer), progress: Progress { failed, ..Progress::default() } }
+        Record { progress: Progress { failed, ..Progress::default() }, ..Record::new(Arc::new(timer)) }
     }
 
     fn at() -> impl Strategy<Value = At> {

@@ -1,6 +1,6 @@
 //! Keys chosen by the application: unique while their timer lives, free afterwards.
 
-use mtimer_types::{Ended, Key, KeyPolicy, Target, Timer};
+use mtimer_types::{Ended, Key, KeyPolicy, Mode, Target, Timer};
 
 use super::kit::Kit;
 use super::owner::Owner;
@@ -22,9 +22,43 @@ pub(super) async fn keep_answers_with_the_holder(mut kit: Kit) {
     let key = kit.key("order-");
     let (first, second) = (kit.keyed(kit.now + MINUTE, &key), kit.keyed(kit.now + HOUR, &key));
     assert_eq!(owner.schedule_as(&first, KeyPolicy::Keep).await, NEW);
-    assert_eq!(owner.schedule_as(&second, KeyPolicy::Keep).await, ScheduleAnswer::Kept(first.id));
+    let kept = ScheduleAnswer::Kept { id: first.id, begun: false };
+    assert_eq!(owner.schedule_as(&second, KeyPolicy::Keep).await, kept);
     assert_eq!(owner.fires().await, [(first.id, first.due)], "nothing changed");
     assert_eq!(owner.place(second.id).await, None);
+}
+
+pub(super) async fn keep_tells_whether_an_attempt_may_have_begun(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let names = ["waiting-", "parked-", "failed-", "taken-", "covered-"];
+    let keys = names.map(|name| kit.key(name));
+    let timers = keys.each_ref().map(|key| kit.keyed(kit.now + SECOND, key));
+    let [waiting, parked, failed, mut taken, covered] = timers;
+    taken.mode = Mode::AtMostOnce;
+    for timer in [&parked, &failed, &taken, &covered] {
+        owner.add(timer).await;
+    }
+    owner.add(&Timer { due: kit.now + HOUR, id: kit.keyed(kit.now + HOUR, &keys[0]).id, ..waiting }).await;
+    assert_eq!(owner.park(parked.id).await, Answer::Done);
+    assert_eq!(owner.retry(failed.id, kit.now + HOUR, 1, 1).await, Answer::Done);
+    assert_eq!(owner.take(taken.id).await, Answer::Done);
+    let nexts = keys.each_ref().map(|key| kit.keyed(kit.now + DAY, key));
+    let begun = async |owner: &Owner| {
+        let mut all = Vec::new();
+        for next in &nexts {
+            match owner.schedule_as(next, KeyPolicy::Keep).await {
+                ScheduleAnswer::Kept { begun, .. } => all.push(begun),
+                other => panic!("{other:?}"),
+            }
+        }
+        all
+    };
+    assert_eq!(begun(&owner).await, [false, false, true, true, false]);
+    // A predecessor may have sent what its claim covers.
+    owner.claim(kit.now + MINUTE).await;
+    assert_eq!(begun(&owner).await, [false, false, true, true, false], "an owner knows what it has sent");
+    let next = kit.owner().await;
+    assert_eq!(begun(&next).await, [false, false, true, true, true]);
 }
 
 pub(super) async fn replace_ends_the_holder(mut kit: Kit) {

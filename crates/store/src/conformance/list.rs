@@ -124,6 +124,7 @@ macro_rules! conformance_list {
             keys {
                 create_refuses_a_key_in_use,
                 keep_answers_with_the_holder,
+                keep_tells_whether_an_attempt_may_have_begun,
                 replace_ends_the_holder,
                 replace_takes_it_from_whatever_holds_it,
                 replace_does_not_touch_a_dead_letter,

@@ -25,11 +25,13 @@ pub struct Entry {
     death: Option<(DeadReason, Time)>,
     /// Since when, for an unconfirmed one.
     unconfirmed_since: Option<Time>,
+    accepted: Option<Time>,
 }
 
 impl Entry {
     pub fn record(&self) -> Record {
-        Record { timer: std::sync::Arc::new(self.timer.clone()), progress: self.progress.clone() }
+        let (timer, progress) = (std::sync::Arc::new(self.timer.clone()), self.progress.clone());
+        Record { timer, progress, accepted: self.accepted }
     }
 
     fn holds_key(&self) -> bool {
@@ -120,7 +122,7 @@ impl Model {
 
     pub fn apply(&mut self, now: Time, op: &Op) -> Answer {
         match op {
-            Op::Schedule { timer, policy } => Answer::Schedule(self.schedule(timer, *policy)),
+            Op::Schedule { timer, policy } => Answer::Schedule(self.schedule(now, timer, *policy)),
             Op::Cancel { target, sent_attempt, request } => {
                 if let Some(old) = self.requests.get(&request.0) {
                     return old.clone();
@@ -137,7 +139,7 @@ impl Model {
                 if let Some(old) = self.requests.get(&request.0) {
                     return old.clone();
                 }
-                let answer = Answer::Reschedule(self.reschedule(target, *due, *is_begun));
+                let answer = Answer::Reschedule(self.reschedule(now, target, *due, *is_begun));
                 self.requests.insert(request.0, answer.clone());
                 answer
             }
@@ -164,7 +166,7 @@ impl Model {
         }
     }
 
-    fn schedule(&mut self, timer: &Timer, policy: KeyPolicy) -> ScheduleAnswer {
+    fn schedule(&mut self, now: Time, timer: &Timer, policy: KeyPolicy) -> ScheduleAnswer {
         if let Some(e) = self.timers.get(&timer.id) {
             let same = e.timer.same_content(timer);
             return if same {
@@ -179,7 +181,7 @@ impl Model {
         let holder = timer.key.as_ref().and_then(|key| self.holder(&timer.dest, key));
         match (holder, policy) {
             (Some(id), KeyPolicy::Create) => return ScheduleAnswer::KeyTaken(id),
-            (Some(id), KeyPolicy::Keep) => return ScheduleAnswer::Kept(id),
+            (Some(id), KeyPolicy::Keep) => return ScheduleAnswer::Kept { id, begun: self.has_begun(id) },
             (Some(id), KeyPolicy::Replace) => self.end(id, Ended::Replaced),
             (None, _) => {}
         }
@@ -190,6 +192,7 @@ impl Model {
             place,
             death: None,
             unconfirmed_since: None,
+            accepted: (timer.due < now).then_some(now),
         };
         self.timers.insert(timer.id, entry);
         self.file(timer.id, timer.due, 0);
@@ -228,17 +231,23 @@ impl Model {
         CancelAnswer::TooLate(id)
     }
 
-    fn reschedule(&mut self, target: &Target, due: Time, is_begun: bool) -> RescheduleAnswer {
+    /// Whether an attempt may have begun, or none follows.
+    fn has_begun(&self, id: TimerId) -> bool {
+        let e = &self.timers[&id];
+        !e.waits() || self.attempt(e) > 1 || e.progress.stopped
+    }
+
+    fn reschedule(&mut self, now: Time, target: &Target, due: Time, is_begun: bool) -> RescheduleAnswer {
         let Some(id) = self.find(target) else { return RescheduleAnswer::NotFound };
-        let attempt = self.attempt(&self.timers[&id]);
-        let e = self.timers.get_mut(&id).unwrap();
-        if !e.waits() || is_begun || attempt > 1 || e.progress.stopped {
+        if is_begun || self.has_begun(id) {
             return RescheduleAnswer::TooLate(id);
         }
+        let e = self.timers.get_mut(&id).unwrap();
         if e.timer.deadline.is_some_and(|deadline| deadline < due) {
             return RescheduleAnswer::PastDeadline(id);
         }
         e.timer.due = due;
+        e.accepted = (due < now).then_some(now);
         self.file(id, due, 0);
         RescheduleAnswer::Rescheduled(id)
     }

@@ -30,7 +30,11 @@ pub(super) fn schedule<T: Table>(
         if let Some(holder) = table.key(&timer.dest, key)? {
             match policy {
                 KeyPolicy::Create => return Ok(ScheduleAnswer::KeyTaken(holder)),
-                KeyPolicy::Keep => return Ok(ScheduleAnswer::Kept(holder)),
+                KeyPolicy::Keep => {
+                    let row = table.row(holder)?;
+                    let begun = row.is_none_or(|row| !has_not_begun(ctx, &row));
+                    return Ok(ScheduleAnswer::Kept { id: holder, begun });
+                }
                 KeyPolicy::Replace => replaced = Some(holder),
             }
         }
@@ -41,7 +45,7 @@ pub(super) fn schedule<T: Table>(
         }
         table.set_key(&timer.dest, key, Some(timer.id))?;
     }
-    file(table, ctx, None, Record::new(timer.clone()), timer.due, 0)?;
+    file(table, ctx, None, Record::accepted(timer.clone(), ctx.now), timer.due, 0)?;
     Ok(ScheduleAnswer::Scheduled { new: true, replaced })
 }
 
@@ -103,17 +107,21 @@ pub(super) fn reschedule<T: Table>(
 ) -> Result<RescheduleAnswer, T::Error> {
     let Some(id) = resolve(table, target)? else { return Ok(RescheduleAnswer::NotFound) };
     let Some(row) = table.row(id)? else { return Ok(RescheduleAnswer::NotFound) };
-    let movable = matches!(row.at, At::Pending { .. } | At::Parked);
-    if !movable || is_begun || !untouched(ctx, &row) {
+    if is_begun || !has_not_begun(ctx, &row) {
         return Ok(RescheduleAnswer::TooLate(id));
     }
     if row.record.timer.is_past_deadline(due) {
         return Ok(RescheduleAnswer::PastDeadline(id));
     }
     let mut record = row.record.clone();
-    Arc::make_mut(&mut record.timer).due = due;
+    record.reschedule(due, ctx.now);
     file(table, ctx, Some(&row), record, due, 0)?;
     Ok(RescheduleAnswer::Rescheduled(id))
+}
+
+/// The timer waits for its first delivery, as far as the store knows.
+fn has_not_begun(ctx: &Context, row: &Row) -> bool {
+    matches!(row.at, At::Pending { .. } | At::Parked) && untouched(ctx, row)
 }
 
 /// The next delivery is the first, and the timer was not stopped. Unless the caller knows of a

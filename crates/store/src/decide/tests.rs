@@ -149,7 +149,7 @@ fn a_key_is_created_kept_or_taken_over() {
     let (old, new) = (keyed(1, 60_000), keyed(2, 70_000));
     b.given(&old);
     assert_eq!(b.schedule(&new, KeyPolicy::Create), ScheduleAnswer::KeyTaken(old.id));
-    assert_eq!(b.schedule(&new, KeyPolicy::Keep), ScheduleAnswer::Kept(old.id));
+    assert_eq!(b.schedule(&new, KeyPolicy::Keep), ScheduleAnswer::Kept { id: old.id, begun: false });
     assert_eq!(b.at(new.id), None);
     assert_eq!(
         b.schedule(&new, KeyPolicy::Replace),

@@ -168,7 +168,7 @@ impl Content<'_> {
                 let other = self.id(program).filter(|id| timer.key.is_some() && *id != timer.id);
                 Answer::Schedule(match (byte % 8, other) {
                     (4, Some(id)) => ScheduleAnswer::Scheduled { new: true, replaced: Some(id) },
-                    (5, Some(id)) => ScheduleAnswer::Kept(id),
+                    (5, Some(id)) => ScheduleAnswer::Kept { id, begun: program.byte() & 1 == 0 },
                     (6, Some(id)) => ScheduleAnswer::KeyTaken(id),
                     (3, _) => ScheduleAnswer::Scheduled { new: false, replaced: None },
                     (7, _) => ScheduleAnswer::Ended(Ended::from_u8(byte / 8 % 6).unwrap_or(Ended::Dead)),
@@ -225,7 +225,7 @@ impl Content<'_> {
         };
         // It may have been moved to another time.
         let due = if byte & 0x40 == 0 { timer.due } else { near(self.known, program) };
-        Record { timer: Arc::new(Timer { due, ..(*timer).clone() }), progress }
+        Record { progress, ..Record::new(Arc::new(Timer { due, ..(*timer).clone() })) }
     }
 
     fn get(&self, target: &Target, program: &mut Program<'_>) -> Option<(Record, Place)> {

@@ -42,6 +42,62 @@ fn lateness_is_counted_once_for_each_timer_that_is_sent_and_acknowledged() {
     assert!((230_000..600_000).contains(&tallies.acknowledged_after.sum_us), "{tallies:?}");
 }
 
+/// A timer that was due in 1970.
+fn ancient(rig: &mut Rig) -> Timer {
+    let (timer, now) = (rig.timer("a", 0), rig.now().time);
+    let due = Time::from_ms(1_000);
+    Timer { id: TimerId::new(due, now, P, rig.random), due, ..timer }
+}
+
+#[test]
+fn a_timer_that_was_due_before_it_was_accepted_is_late_from_then_on() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    let timer = ancient(&mut rig);
+    rig.schedule(1, timer);
+    rig.run(5);
+    let (_, d) = rig.take_deliveries().remove(0);
+    rig.settle(1, &d, HandlerOutcome::Ok);
+    rig.run(DEFER_MS);
+    let Figures { tallies, .. } = figures(&rig);
+    assert_eq!((tallies.sent_after.count(), tallies.acknowledged_after.count()), (1, 1));
+    assert!(tallies.sent_after.sum_us <= 5_000, "{tallies:?}");
+    assert!(tallies.acknowledged_after.sum_us <= 100_000, "{tallies:?}");
+}
+
+#[test]
+fn what_an_outage_adds_to_a_timers_lateness_is_counted_and_no_more() {
+    let store = mtimer_store::memory::MemoryStore::new(1);
+    let mut first = Rig::on(store.clone(), 1, 0, EngineOptions::default());
+    first.session(1, SessionEvent::Opened { client: 1 });
+    let (old, new) = (ancient(&mut first), first.timer("a", 200));
+    first.schedule(1, old);
+    first.schedule(1, new);
+    first.run(5);
+    first.stop();
+    let mut next = Rig::on(store, 2, first.ms + 1_000, EngineOptions::default());
+    next.join(1, "a", 10);
+    next.run(100);
+    assert_eq!(next.take_deliveries().len(), 2);
+    let sent = figures(&next).tallies.sent_after;
+    assert_eq!(sent.count(), 2);
+    assert!((1_700_000..2_500_000).contains(&sent.sum_us), "{sent:?}");
+}
+
+#[test]
+fn the_age_of_a_backlog_counts_from_when_its_timers_were_accepted() {
+    let mut rig = Rig::new(EngineOptions { park_after_ms: 50, ..EngineOptions::default() });
+    rig.session(1, SessionEvent::Opened { client: 1 });
+    let timer = ancient(&mut rig);
+    rig.schedule(1, timer);
+    for ms in [5, 200] {
+        rig.run(ms);
+        let oldest = backlog(&rig, "a").oldest.unwrap();
+        assert!(rig.now().time.ms_since(oldest) < 1_000, "{oldest:?} after {ms} ms");
+    }
+    assert_eq!(backlog(&rig, "a").parked, 1);
+}
+
 #[test]
 fn the_lateness_of_traced_timers_has_an_exemplar_in_each_bucket() {
     let mut rig = Rig::new(EngineOptions { park_after_ms: 60_000, ..EngineOptions::default() });
