@@ -7,7 +7,7 @@ use clap::{Args, value_parser};
 use mtimer_broker::config::Durability;
 use mtimer_client::limits::MAX_PAYLOAD_BYTES;
 
-use super::mix::Mix;
+use super::mix::{Mix, percent};
 use crate::args::{ConnectTlsArgs, TokenArgs};
 use crate::flags::one_of;
 use crate::logging::LogArgs;
@@ -213,7 +213,8 @@ pub(crate) struct BurstBench {
 /// What pending timers cost: memory, and how everything else changes as they grow in number
 ///
 /// Fills the store in steps of ten: 1,000, 10,000, ... up to --timers, spread over --over beginning
-/// in an hour. On Redis first to weigh them: bytes for each timer over its payload. Then on a new
+/// in an hour. On Redis first to weigh them: bytes for each timer over its payload (its key, if it
+/// has one, is in them). Then on a new
 /// store, at each step: the broker's memory, and what --probe further timers cost, scheduled like
 /// the others and cancelled again (schedule), and scheduled, fired and settled (full_cycle),
 /// medians of --rounds, with the lowest and the highest. At the end the broker of one's own is
@@ -223,6 +224,7 @@ pub(crate) struct BurstBench {
 /// With --json the steps are "rows"; tests/bench/plot makes a picture of them.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer bench memory --redis redis://127.0.0.1:6379 --tune-redis\n  \
+    mtimer bench memory --redis redis://127.0.0.1:6379 --tune-redis --keyed 100\n  \
     mtimer bench memory --redis redis://127.0.0.1:6379 --sparse --timers 10000\n  \
     mtimer bench memory --redis redis://127.0.0.1:6379 --timers 10000000 --json > growth.json\n  \
     tests/bench/plot growth.json > growth.svg")]
@@ -237,6 +239,10 @@ pub(crate) struct MemoryBench {
     /// partitions, say)
     #[arg(long, conflicts_with = "over")]
     pub(super) sparse: bool,
+    /// So many of a hundred timers have a key, order-0, order-1, ...: it is stored with the timer,
+    /// and once more to find the timer by it
+    #[arg(long, value_name = "PCT", default_value_t = 0, value_parser = percent, allow_negative_numbers = true)]
+    pub(super) keyed: u8,
     /// Timers by which cost is measured at each step
     #[arg(long, value_name = "N", default_value_t = 30_000, value_parser = value_parser!(u64).range(1..=1_000_000))]
     pub(super) probe: u64,

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::args;
 use super::bed::{Bed, StoreCounts};
 use super::meter::Cpu;
+use super::mix::Mix;
 use super::report::{BenchReport, MedianRange, Round, ends, middle, object, rounded, spread};
 use super::schedule::fill;
 use super::volley::{Volley, fire};
@@ -62,7 +63,7 @@ pub(super) async fn run(bed: &mut Bed, out: Output, bench: &args::MemoryBench) -
         let rss = bed.meter.broker_memory();
         row["broker_rss_bytes"] = json!(rss.map(|(now, _)| now));
         row["broker_peak_bytes"] = json!(rss.map(|(_, peak)| peak));
-        note(&line(&row));
+        note(&line(&row, bed.mix));
         growth.rows.push(row);
     }
     if bed.is_own() && !bed.stop.is_asked() {
@@ -80,12 +81,12 @@ async fn memory(bed: &Bed) -> Result<u64, Failure> {
 }
 
 /// A step for people.
-fn line(row: &Value) -> String {
+fn line(row: &Value, mix: Mix) -> String {
     let number = |name: &str| row.pointer(name).and_then(Value::as_f64);
     let shown = |name: &str| number(name).map_or_else(|| "-".to_owned(), |v| format!("{v:.1}"));
     let whole = |name: &str| grouped(number(name).unwrap_or_default() as u64);
     format!(
-        "memory: {} pending: schedule {} a second; a full cycle: client {}, broker {}, redis {} µs; redis {} bytes each; \
+        "memory: {} pending{mix}: schedule {} a second; a full cycle: client {}, broker {}, redis {} µs; redis {} bytes each; \
          broker {} MiB",
         whole("/pending"),
         whole("/schedule_per_s"),
@@ -171,8 +172,9 @@ impl Growth<'_> {
             let bytes =
                 (memory(bed).await? as f64 - empty as f64) / pending.max(1) as f64 - bed.payload as f64;
             note(&format!(
-                "memory: {} pending take {bytes:.1} bytes each over their payload",
-                grouped(pending)
+                "memory: {} pending{} take {bytes:.1} bytes each over their payload",
+                grouped(pending),
+                bed.mix
             ));
             weights.push(bytes);
             if bed.stop.is_asked() {

@@ -142,7 +142,7 @@ fn key(n: u64) -> Key {
 }
 
 /// A whole percentage, 0 to 100.
-fn percent(text: &str) -> Result<u8, String> {
+pub(super) fn percent(text: &str) -> Result<u8, String> {
     let value: i64 = text.parse().map_err(|_| format!("{text:?} is not a whole number: give 0 to 100"))?;
     let within = u8::try_from(value).ok().filter(|value| *value <= 100);
     within.ok_or_else(|| format!("{value} percent is outside the limits: give 0 to 100"))

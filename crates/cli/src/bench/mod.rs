@@ -123,9 +123,8 @@ impl Bench {
             Self::Lateness(bench) => bench.mix,
             Self::Cancel(bench) => bench.edits.mix,
             Self::Reschedule(bench) => bench.edits.mix,
-            Self::Burst(_) | Self::Memory(_) | Self::Idle(_) | Self::Single(_) | Self::Broker(_) => {
-                Mix::default()
-            }
+            Self::Memory(bench) => Mix { keyed: bench.keyed, ..Mix::default() },
+            Self::Burst(_) | Self::Idle(_) | Self::Single(_) | Self::Broker(_) => Mix::default(),
         }
     }
 

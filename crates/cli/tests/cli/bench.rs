@@ -161,7 +161,9 @@ fn growth_has_a_row_for_each_step_and_a_restart() {
         report["rows"].as_array().unwrap().iter().map(|row| row["pending"].as_u64().unwrap()).collect();
     assert_eq!(pending, [0, 1_000, 1_500]);
     assert!(report["restart_ms"].as_f64().unwrap() > 0.0, "{report}");
-    let report = bench("memory", &[&small[..], &["--crash", "--sparse"]].concat());
+    assert_eq!(report["mix_percent"]["keyed"], 0);
+    let report = bench("memory", &[&small[..], &["--crash", "--sparse", "--keyed", "50"]].concat());
+    assert_eq!(report["mix_percent"]["keyed"], 50);
     assert!(report["restart_ms"].as_f64().unwrap() > 0.0, "{report}");
 }
 
