@@ -192,9 +192,12 @@ impl PartialConfig {
             }
         };
         if self.tokens.is_some() && self.redis.is_some() && peer_token == PeerToken::None {
+            let file = self.tokens.as_deref().unwrap_or(Path::new("tokens.toml")).display().to_string();
             let message = format!(
                 "brokers of a cluster show a token to each other, and this one has none: make one with `mtimer \
-                 token create --grant broker,read:*` and give it in peer-token-file or {PEER_TOKEN}"
+                 token create --file '{}' --name brokers --grant 'broker,read:*'` and give it in peer-token-file or \
+                 {PEER_TOKEN}",
+                file.replace('\'', "'\\''")
             );
             return Err(ConfigError::Setting { setting: "tokens", message });
         }

@@ -104,6 +104,27 @@ struct File {
     tokens: Vec<TokenEntry>,
 }
 
+/// Splits a text before each `[[token]]` and the comments right above it. What is above those of the
+/// first is a part of its own.
+fn parts(text: &str) -> Vec<&str> {
+    let (mut parts, mut start, mut above, mut at) = (Vec::new(), 0, 0, 0);
+    for line in text.split_inclusive('\n') {
+        let trimmed = line.trim();
+        if trimmed.starts_with("[[token]]") {
+            parts.push(&text[start..above]);
+            start = above;
+        }
+        at += line.len();
+        // A comment belongs to what follows it without an empty line.
+        if !trimmed.starts_with('#') {
+            above = at;
+        }
+    }
+    parts.push(&text[start..]);
+    parts.retain(|part| !part.is_empty());
+    parts
+}
+
 /// The tokens of a file.
 #[derive(Clone, Default, Debug)]
 pub struct Tokens {
@@ -155,6 +176,48 @@ impl Tokens {
         let file = File { tokens: self.entries.clone() };
         // Tables of texts and numbers up to 2^63: nothing in them that TOML cannot have.
         toml::to_string_pretty(&file).unwrap_or_default()
+    }
+
+    /// Returns the text of a file that was `before` and is to have these tokens. Comments stay with the
+    /// tokens that they stand above or in, and tokens that are as before are not touched. A text that
+    /// is not made of `[[token]]` tables is written anew.
+    pub fn update(&self, before: &str) -> String {
+        let mut text = String::new();
+        let mut left: Vec<&TokenEntry> = self.entries.iter().collect();
+        for part in parts(before) {
+            let one = Self::parse(part).ok().filter(|tokens| tokens.entries.len() == 1);
+            let Some(old) = one.as_ref().and_then(|tokens| tokens.entries.first()) else {
+                text += part;
+                continue;
+            };
+            // One that is gone takes its comments with it.
+            let Some(at) = left.iter().position(|entry| entry.id == old.id) else { continue };
+            let entry = left.remove(at);
+            if entry == old {
+                text += part;
+                continue;
+            }
+            let comments = part.lines().filter(|line| line.trim_start().starts_with('#'));
+            comments.for_each(|line| text += &format!("{line}\n"));
+            text += &format!("{}\n", Self::alone(entry));
+        }
+        for entry in left {
+            let gap = if text.is_empty() || text.ends_with("\n\n") { "" } else { "\n" };
+            text += &format!("{gap}{}", Self::alone(entry));
+        }
+        match Self::parse(&text) {
+            Ok(written)
+                if written.entries.iter().all(|entry| self.entry(&entry.id) == Some(entry))
+                    && written.entries.len() == self.entries.len() =>
+            {
+                text
+            }
+            _ => self.to_toml(),
+        }
+    }
+
+    fn alone(entry: &TokenEntry) -> String {
+        Self { entries: vec![entry.clone()], by_id: HashMap::new() }.to_toml()
     }
 
     /// Returns the tokens, in the order of the file.
@@ -217,6 +280,37 @@ mod tests {
 
     fn token(n: u8) -> Token {
         Token::from_random([n; 8], [n; 32])
+    }
+
+    #[test]
+    fn comments_stay_with_their_tokens_and_what_is_as_before_is_not_touched() {
+        let old =
+            Tokens::new(vec![entry(&token(1), None, "read:*"), entry(&token(2), None, "read:a/*")]).unwrap();
+        let [one, two] = [&old.entries[0], &old.entries[1]];
+        let alone = |entry: &TokenEntry| Tokens::alone(entry);
+        let before = format!(
+            "# All tokens of the shop.\n\n# For alice.\n{}  # until she leaves\n\n# For bob.\n{}",
+            alone(one).replace(" = ", "   =   "),
+            alone(two)
+        );
+        let of = |entries: Vec<TokenEntry>| Tokens::new(entries).unwrap();
+        assert_eq!(old.update(&before), before);
+        // A grant more for bob, and a third token.
+        let mut more = two.clone();
+        more.grants.push("operate:*".parse().unwrap());
+        let third = entry(&token(3), Some(5), "schedule:c/*");
+        let after = of(vec![one.clone(), more.clone(), third.clone()]).update(&before);
+        let (alice, rest) = after.split_once("# For bob.\n").unwrap();
+        assert_eq!(alice, before.split_once("# For bob.\n").unwrap().0);
+        assert_eq!(rest, format!("{}\n{}", alone(&more), alone(&third)));
+        // Who is gone takes the comments along.
+        let after = of(vec![two.clone()]).update(&before);
+        assert_eq!(after, format!("# All tokens of the shop.\n\n# For bob.\n{}", alone(two)));
+        // Whatever the file looks like, it has these tokens afterwards.
+        for before in ["", "token = []\n", "# nothing\n", "nonsense"] {
+            let written = Tokens::parse(&old.update(before)).unwrap();
+            assert_eq!(written.entries, old.entries, "{before}");
+        }
     }
 
     #[test]

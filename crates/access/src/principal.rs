@@ -133,14 +133,23 @@ pub struct Denied {
 impl fmt::Display for Denied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { token, verb, on } = self;
+        // What names no destination needs the verb on all of them.
+        let pattern = if on.contains('/') { on } else { "*" };
+        let grant = shell_quoted(&format!("{verb}:{pattern}"));
         write!(
             f,
-            "token {token} may not {verb} on {on}: grant it with `mtimer token create --grant {verb}:{on}`"
+            "token {token} may not {verb} on {on}: grant it where the tokens file is, with `mtimer token grant --file \
+             tokens.toml {token} --grant {grant}`"
         )
     }
 }
 
 impl std::error::Error for Denied {}
+
+/// A word of a command as a shell reads it.
+fn shell_quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
 
 #[cfg(test)]
 mod tests {

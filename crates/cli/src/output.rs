@@ -186,6 +186,15 @@ pub(crate) fn counted(n: u64, what: &str) -> String {
     format!("{} {what}{}", grouped(n), if n == 1 { "" } else { "s" })
 }
 
+/// A word of a command as a shell reads it, for hints that can be run as they are printed.
+pub(crate) fn shell_quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./:,=@%+".contains(c);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
+}
+
 /// Text from elsewhere, safe for a terminal and at most `limit` characters.
 pub(crate) fn plain(text: &str, limit: usize) -> String {
     let mut out = String::new();
@@ -228,6 +237,12 @@ mod tests {
         assert_eq!(line["level"], "ERROR");
         let message = line["message"].as_str().unwrap();
         assert!(message.contains("a \"defect\"\nof two lines") && message.contains("output.rs"), "{message}");
+    }
+
+    #[test]
+    fn words_are_quoted_where_a_shell_would_change_them() {
+        let words = ["/etc/tokens.toml", "read:*", "a b", "it's", ""].map(shell_quoted);
+        assert_eq!(words, ["/etc/tokens.toml", "'read:*'", "'a b'", "'it'\\''s'", "''"]);
     }
 
     #[test]

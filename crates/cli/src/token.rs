@@ -1,7 +1,8 @@
-//! `mtimer token`: makes, lists and revokes the tokens of a tokens file.
+//! `mtimer token`: makes, lists, changes and revokes the tokens of a tokens file.
 //!
 //! Invariant: a new token goes to standard output once and is written nowhere; the file is replaced
-//! as a whole, readable by its owner only.
+//! as a whole, keeps owner, group and mode, and the comments in it stay. A new file is readable by
+//! its owner only.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -17,13 +18,15 @@ use serde_json::{Value, json};
 use super::confirm::Yes;
 use super::exit::{Exit, Failure};
 use super::moment;
-use super::output::Output;
+use super::output::{Output, note, shell_quoted};
 
 /// Tokens of a file that brokers are given with --tokens
 #[derive(Subcommand, Debug)]
 pub(crate) enum TokenCommand {
     Create(Create),
     List(TokenList),
+    Grant(GrantMore),
+    Rotate(Rotate),
     Revoke(Revoke),
 }
 
@@ -40,8 +43,8 @@ pub(crate) enum TokenCommand {
 /// destinations may have in memory or parked, payload=N the bytes of a payload and its
 /// headers, connections=N how many there may be.
 ///
-/// For a rotation make a second token with the same grants, give it to everybody, then revoke the
-/// first one. Running brokers read the file again within seconds.
+/// `mtimer token grant` lets a token do more, `mtimer token rotate` replaces it by another with the
+/// same grants. Running brokers read the file again within seconds.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  \
     mtimer token create --file tokens.toml --name shop --grant schedule,cancel,register,read:shop/*\n  \
@@ -75,6 +78,45 @@ pub(crate) struct TokenList {
     file: FileArgs,
 }
 
+/// Let a token do more
+///
+/// Adds grants to a token, which stays the same: whoever has it need not do anything. Running brokers
+/// read the file again within seconds, and sessions that are open have the new grants then.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    mtimer token grant --file tokens.toml 3f9a0c5512de7b88 --grant 'read:*'\n  \
+    mtimer token grant --file tokens.toml 3f9a0c5512de7b88 --grant 'schedule,cancel:mails/*'")]
+pub(crate) struct GrantMore {
+    #[command(flatten)]
+    file: FileArgs,
+    /// The token's id: the 16 digits after mtimer_
+    id: String,
+    /// What it is to be allowed besides, VERBS:PATTERNS; may be given several times
+    #[arg(long = "grant", value_name = "GRANT", required = true)]
+    grants: Vec<Grant>,
+}
+
+/// Make another token in place of one, with the same name, grants and limits
+///
+/// It is shown once. The old one stays valid, so that no call fails: give the new one to everybody who
+/// has the old one, then revoke that; or let it end by itself with --old-expires-in.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    mtimer token rotate --file tokens.toml 3f9a0c5512de7b88 > shop-token\n  \
+    mtimer token rotate --file tokens.toml 3f9a0c5512de7b88 --old-expires-in 24h > shop-token")]
+pub(crate) struct Rotate {
+    #[command(flatten)]
+    file: FileArgs,
+    /// The old token's id: the 16 digits after mtimer_
+    id: String,
+    /// How long the new one is valid; without it until it is revoked. Needed if the old one expires
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = moment::span)]
+    expires_in: Option<Duration>,
+    /// How long the old one stays valid; without it as long as it is now
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = moment::span)]
+    old_expires_in: Option<Duration>,
+}
+
 /// Remove a token from a file, for good
 ///
 /// Running brokers close its sessions within seconds, or at once on HUP.
@@ -102,6 +144,8 @@ impl TokenCommand {
         match self {
             Self::Create(create) => create.run(out),
             Self::List(list) => list.run(out),
+            Self::Grant(grant) => grant.run(out),
+            Self::Rotate(rotate) => rotate.run(out),
             Self::Revoke(revoke) => revoke.run(out),
         }
     }
@@ -113,7 +157,7 @@ impl Create {
         let _lock = self.file.lock(true)?;
         let mut entries = self.file.read()?.entries().to_vec();
         let token = Token::from_random(rand::random(), rand::random());
-        let expires_ms = self.expires_in.map(|span| moment::millis(since_1970() + span));
+        let expires_ms = self.expires_in.map(expiry);
         let entry = TokenEntry {
             id: token.id().to_owned(),
             name: self.name,
@@ -134,21 +178,60 @@ impl TokenList {
     fn run(self, out: Output) -> Result<(), Failure> {
         let tokens = self.file.read()?;
         for entry in tokens.entries() {
-            out.either(&to_json(entry), || {
-                let grants: Vec<String> = entry.grants.iter().map(ToString::to_string).collect();
-                let expiry = match entry.expires() {
-                    None => "does not expire".to_owned(),
-                    Some(at) if at <= Time::from_ms(moment::millis(since_1970())) => {
-                        format!("expired {}", moment::shown(at))
-                    }
-                    Some(at) => format!("expires {}", moment::shown(at)),
-                };
-                let mut line = format!("{}  {}  {}  {expiry}", entry.id, entry.name, grants.join(" "));
-                if !entry.limits.is_empty() {
-                    line += &format!("  limits {}", entry.limits);
-                }
-                line
-            })?;
+            out.either(&to_json(entry), || line(entry))?;
+        }
+        Ok(())
+    }
+}
+
+impl GrantMore {
+    fn run(self, out: Output) -> Result<(), Failure> {
+        let _lock = self.file.lock(false)?;
+        let mut entries = self.file.read()?.entries().to_vec();
+        let entry = self.file.find(&mut entries, &self.id)?;
+        let more = self.grants.into_iter().filter(|grant| !entry.grants.contains(grant));
+        let more: Vec<Grant> = more.collect();
+        entry.grants.extend(more);
+        let entry = entry.clone();
+        self.file.write(entries)?;
+        out.either(&to_json(&entry), || line(&entry))
+    }
+}
+
+impl Rotate {
+    fn run(self, out: Output) -> Result<(), Failure> {
+        let _lock = self.file.lock(false)?;
+        let mut entries = self.file.read()?.entries().to_vec();
+        let old = self.file.find(&mut entries, &self.id)?;
+        if old.expires_ms.is_some() && self.expires_in.is_none() {
+            return Err(Failure::usage(format!(
+                "token {} expires: say how long the new one is to be valid, such as --expires-in 30d",
+                self.id
+            )));
+        }
+        if let Some(span) = self.old_expires_in {
+            let sooner = old.expires_ms.map_or(expiry(span), |at| at.min(expiry(span)));
+            old.expires_ms = Some(sooner);
+        }
+        let (token, left) = (Token::from_random(rand::random(), rand::random()), old.expires_ms);
+        let entry = TokenEntry {
+            id: token.id().to_owned(),
+            sha256: token.hash(),
+            expires_ms: self.expires_in.map(expiry),
+            ..old.clone()
+        };
+        let mut shown = to_json(&entry);
+        entries.push(entry);
+        self.file.write(entries)?;
+        shown["token"] = json!(token.reveal());
+        shown["replaces"] = json!(self.id);
+        out.either(&shown, || token.reveal())?;
+        if !out.json && left.is_none() {
+            note(&format!(
+                "the old token stays valid; once nobody uses it: mtimer token revoke --file {} {}",
+                shell_quoted(&self.file.file.display().to_string()),
+                self.id
+            ));
         }
         Ok(())
     }
@@ -158,31 +241,41 @@ impl Revoke {
     fn run(self, out: Output) -> Result<(), Failure> {
         // Other commands can use the file while somebody is asked.
         let tokens = self.file.read()?;
-        let name = &tokens.entry(&self.id).ok_or_else(|| self.unknown())?.name;
+        let name = &tokens.entry(&self.id).ok_or_else(|| self.file.unknown())?.name;
         self.yes.confirm(&format!("this revokes token {} ({name}), and ends its sessions", self.id))?;
         let _lock = self.file.lock(false)?;
         let mut entries = self.file.read()?.entries().to_vec();
         let before = entries.len();
         entries.retain(|entry| entry.id != self.id);
         if entries.len() == before {
-            return Err(self.unknown());
+            return Err(self.file.unknown());
         }
         self.file.write(entries)?;
         out.either(&json!({ "revoked": self.id }), || format!("revoked {}", self.id))
     }
-
-    /// A whole token may have been given by mistake: it is not shown.
-    fn unknown(&self) -> Failure {
-        let message =
-            format!("{} has no token of this id: see `mtimer token list`", self.file.file.display());
-        Failure::new(Exit::NotFound, message)
-    }
 }
 
 impl FileArgs {
+    fn find<'a>(&self, entries: &'a mut [TokenEntry], id: &str) -> Result<&'a mut TokenEntry, Failure> {
+        entries.iter_mut().find(|entry| entry.id == id).ok_or_else(|| self.unknown())
+    }
+
+    /// A whole token may have been given by mistake: it is not shown.
+    fn unknown(&self) -> Failure {
+        let file = self.file.display().to_string();
+        let message = format!(
+            "{file} has no token of this id: they are listed by `mtimer token list --file {}`",
+            shell_quoted(&file)
+        );
+        Failure::new(Exit::NotFound, message)
+    }
+
     fn read(&self) -> Result<Tokens, Failure> {
-        let text = read_private(&self.file, MAX_FILE_BYTES as u64).map_err(|error| exposed(&error))?;
-        Tokens::parse(&text).map_err(|error| self.invalid(&error))
+        Tokens::parse(&self.text()?).map_err(|error| self.invalid(&error))
+    }
+
+    fn text(&self) -> Result<String, Failure> {
+        read_private(&self.file, MAX_FILE_BYTES as u64).map_err(|error| exposed(&error))
     }
 
     fn invalid(&self, error: &mtimer_access::InvalidTokens) -> Failure {
@@ -226,7 +319,8 @@ impl FileArgs {
     /// Replaces the file as a whole: a broker that reads it meanwhile sees the old one or the new.
     fn write(&self, entries: Vec<TokenEntry>) -> Result<(), Failure> {
         let tokens = Tokens::new(entries).map_err(|error| self.invalid(&error))?;
-        replace(&self.file, &tokens.to_toml()).map_err(|error| Failure::file("write", &self.file, &error))
+        replace(&self.file, &tokens.update(&self.text()?))
+            .map_err(|error| Failure::file("write", &self.file, &error))
     }
 }
 
@@ -260,7 +354,7 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
     file.write_all(text.as_bytes())?;
     #[cfg(unix)]
-    keep_group(file.as_file(), path)?;
+    keep_owner(file.as_file(), path)?;
     file.as_file().sync_all()?;
     file.persist(path)?;
     #[cfg(unix)]
@@ -268,16 +362,42 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Lets the group of the file that is replaced read the new one, if it could read the old: a broker
-/// may have its tokens as a member of that group.
+/// Gives the file owner, group and mode of the one that it replaces: a broker may have its tokens as
+/// their owner, while root changes them, or as a member of that group.
 #[cfg(unix)]
-fn keep_group(file: &File, replaced: &Path) -> io::Result<()> {
+fn keep_owner(file: &File, replaced: &Path) -> io::Result<()> {
+    use std::os::unix::fs::{MetadataExt, fchown};
     let Ok(old) = fs::metadata(replaced) else { return Ok(()) };
-    // Who may not give it to that group must not open it to another one.
-    match std::os::unix::fs::fchown(file, None, Some(std::os::unix::fs::MetadataExt::gid(&old))) {
+    let is_own = file.metadata()?.uid() == old.uid();
+    // Who may not give it to that group must not open it to another one. A broker that is no longer
+    // its owner could not read it: then nothing is replaced.
+    match fchown(file, (!is_own).then_some(old.uid()), Some(old.gid())) {
         Ok(()) => file.set_permissions(old.permissions()),
-        Err(_) => Ok(()),
+        Err(_) if is_own => Ok(()),
+        Err(error) => Err(error),
     }
+}
+
+/// A token in one line, for people.
+fn line(entry: &TokenEntry) -> String {
+    let grants: Vec<String> = entry.grants.iter().map(ToString::to_string).collect();
+    let expiry = match entry.expires() {
+        None => "does not expire".to_owned(),
+        Some(at) if at <= Time::from_ms(moment::millis(since_1970())) => {
+            format!("expired {}", moment::shown(at))
+        }
+        Some(at) => format!("expires {}", moment::shown(at)),
+    };
+    let mut line = format!("{}  {}  {}  {expiry}", entry.id, entry.name, grants.join(" "));
+    if !entry.limits.is_empty() {
+        line += &format!("  limits {}", entry.limits);
+    }
+    line
+}
+
+/// When what is valid for so long ends, in ms since 1970.
+fn expiry(span: Duration) -> u64 {
+    moment::millis(since_1970() + span)
 }
 
 fn since_1970() -> Duration {

@@ -171,3 +171,43 @@ fn limits_are_stored_shown_and_checked() {
     }
     assert_eq!(file.run(&["list", "--json"]).ok().lines().len(), 1, "nothing was added");
 }
+
+#[test]
+fn a_token_is_granted_more_and_rotated_and_the_file_keeps_what_people_wrote() {
+    let file = TokensFile::new();
+    let made = file.create("shop", "schedule:shop/*");
+    let id = made["id"].as_str().unwrap();
+    let limited = ["create", "--json", "--name", "mails", "--grant", "read:*", "--expires-in", "1h"];
+    let expires = file.run(&[&limited[..], &["--limit", "payload=5"]].concat()).ok().json();
+    let expires = expires["id"].as_str().unwrap();
+    let text = format!("# Ask alice.\n\n# The shop's.\n{}", fs::read_to_string(file.path()).unwrap());
+    write_private(&file.path(), &text);
+    fs::set_permissions(file.path(), PermissionsExt::from_mode(0o640)).unwrap();
+
+    let granted =
+        file.run(&["grant", id, "--grant", "read:*", "--grant", "schedule:shop/*", "--json"]).ok().json();
+    assert_eq!(granted["grants"], serde_json::json!(["schedule:shop/*", "read:*"]));
+    file.run(&["grant", "0000000000000000", "--grant", "read:*"]).code(5);
+    file.run(&["grant", id, "--grant", "fly:*"]).code(2);
+
+    let rotated = file.run(&["rotate", id, "--json", "--old-expires-in", "1h"]).ok().json();
+    assert_eq!((&rotated["name"], &rotated["grants"]), (&granted["name"], &granted["grants"]));
+    assert!(rotated["expires"].is_null() && rotated["replaces"] == id && rotated["id"] != id, "{rotated}");
+    let refused = file.run(&["rotate", expires]).code(2).err;
+    assert!(refused.contains("such as --expires-in 30d"), "{refused}");
+    let rotated = file.run(&["rotate", expires, "--expires-in", "1d", "--json"]).ok().json();
+    assert_eq!(rotated["limits"]["payload"], 5);
+    assert!(file.run(&["rotate", rotated["id"].as_str().unwrap(), "--expires-in", "1d"]).ok().err.is_empty());
+    let new = file.create("other", "read:*");
+    let kept = file.run(&["rotate", new["id"].as_str().unwrap()]).ok();
+    let hint =
+        format!("mtimer token revoke --file {} {}", file.path().display(), new["id"].as_str().unwrap());
+    assert!(kept.out.starts_with("mtimer_") && kept.err.contains(&hint), "{kept:?}");
+
+    let all = file.run(&["list", "--json"]).ok().lines();
+    assert_eq!(all.len(), 7);
+    assert!(all[0]["id"] == id && all[0]["expires"].is_string(), "{all:?}");
+    assert_eq!(file.mode(), 0o640);
+    let text = fs::read_to_string(file.path()).unwrap();
+    assert!(text.starts_with("# Ask alice.\n\n# The shop's.\n[[token]]\n"), "{text}");
+}

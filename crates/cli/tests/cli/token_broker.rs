@@ -137,7 +137,7 @@ fn a_listener_without_the_verb_is_told_so() {
     let broker = Guarded::start(&file);
     let refused = broker.run(&token, &["listen", "--group", "g", "--app", "b"]).code(4).err;
     assert!(
-        refused.contains("may not register on g/b") && refused.contains("--grant register:g/b"),
+        refused.contains("may not register on g/b") && refused.contains("--grant 'register:g/b'"),
         "{refused}"
     );
 }
@@ -260,4 +260,29 @@ fn a_limit_that_is_reached_is_an_exit_code_of_its_own() {
     wait_for("the limits in the log", || broker.log().contains("because a limit was reached").then_some(()));
     let named = format!("schedules of token {id} ");
     assert!(broker.log().contains(&named), "{}", broker.log());
+}
+
+#[test]
+fn a_hint_is_a_command_that_can_be_run_as_it_is_printed() {
+    let file = TokensFile::new();
+    let (_, token) = file.create_in_file("shop", "read:g/*");
+    let broker = Guarded::start(&file);
+    let with_hint = |refused: Ended| {
+        let hint = refused.err.split('`').nth(1).unwrap_or_else(|| panic!("{refused:?}")).to_owned();
+        let mut shell = std::process::Command::new("/bin/sh");
+        let program = Path::new(env!("CARGO_BIN_EXE_mtimer")).parent().unwrap();
+        let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
+        shell.args(["-ec", &hint]).current_dir(file.dir.path()).env("PATH", path);
+        shell.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+        end(shell, b"").ok();
+        broker.running.signal("HUP");
+    };
+    for (args, refused) in [
+        (&SCHEDULE[..], "schedule"),
+        (&["status"], "status"),
+        (&["dead", "purge", "--yes", "--all"], "purge"),
+    ] {
+        with_hint(broker.run(&token, args).code(4));
+        wait_for(refused, || (broker.run(&token, args).code == 0).then_some(()));
+    }
 }
