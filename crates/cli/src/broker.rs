@@ -49,8 +49,9 @@ pub(crate) struct Dev {
 /// the file, over defaults; --print-config shows what results. A key or a variable that is not
 /// known is an error.
 ///
-/// HUP never ends it: it reads the files of tokens and certificates again, and the log says what
-/// was read and which settings of the file have changed and need a restart. Tokens and certificates
+/// HUP never ends it: it reads the files of tokens and certificates again, and the password of Redis
+/// if that is in the file; the log says what was read and which settings have changed and need a
+/// restart. Tokens and certificates
 /// are read again within seconds of a change, too; a file that is not valid changes nothing.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  \

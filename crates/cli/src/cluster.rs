@@ -1,21 +1,20 @@
-//! `mtimer cluster`: the brokers, what each owns, who is connected; emptying one for maintenance.
+//! `mtimer cluster`: the brokers, what each owns, who is connected.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use mtimer_client::{BrokerView, Client, ClusterView, PartitionId, PartitionView};
 use serde_json::{Value, json};
 
 use super::args::ClientArgs;
-use super::confirm::Yes;
-use super::exit::{Exit, Failure};
+use super::drain::Drain;
+use super::exit::Failure;
 use super::moment;
-use super::output::{Output, TextTable, Tone, counted, grouped, note};
+use super::output::{Output, TextTable, Tone, counted, grouped};
 use super::problems;
+use super::remove_cluster::RemoveCluster;
 use super::signals::StopSignal;
-
-/// How often it is looked how far a broker is emptied.
-const LOOK: Duration = Duration::from_millis(200);
+use super::window::{self, Section, Window};
 
 /// Partitions without an owner that are named.
 const PARTITIONS_NAMED: usize = 10;
@@ -25,51 +24,33 @@ const PARTITIONS_NAMED: usize = 10;
 pub(crate) enum Cluster {
     Status(ClusterStatus),
     Drain(Drain),
+    Remove(RemoveCluster),
 }
 
 /// Leader, brokers, partitions, clients
 ///
-/// Shows problems first. Then what the leader says of the members and every broker of what it owns.
-/// Partitions: who is to own it (and, while it is handed over, who does), its epoch, timers to
-/// come, overdue, in the owner's memory, delivered and not settled, to be retried, dead.
+/// Shows problems first, then sums, then the brokers: what the leader says of the members, and each
+/// of what it owns. Then partitions that have no owner, change it, or whose store cannot be reached
+/// (with --partitions all of them), and who listens.
+///
+/// A row of --partitions: who is to own it (and, while it is handed over, who does), its epoch,
+/// timers to come, overdue, in the owner's memory, delivered and not settled, to be retried, dead.
+///
+/// With --watch at a terminal it fits the window: what does not is counted. Where there is no
+/// terminal everything is shown, with an empty line between two looks.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  mtimer cluster status --broker 10.0.0.5:7400\n  mtimer cluster status --watch 1s\n  \
+    mtimer cluster status --partitions\n  \
     mtimer cluster status --json | jq '.brokers[] | {address, partitions}'"
 )]
 pub(crate) struct ClusterStatus {
     /// Again and again, until stopped [default pause: 2s]
     #[arg(long, value_name = "PAUSE", value_parser = moment::span, num_args = 0..=1, default_missing_value = "2s")]
     watch: Option<Duration>,
-    #[command(flatten)]
-    client: ClientArgs,
-}
-
-/// Empty a broker for maintenance
-///
-/// The broker's partitions are handed over to the others gracefully, and it is given none until
-/// this is undone or it is started again. It goes on serving its clients. Waits until it owns
-/// nothing, unless told not to. Asks first; where nobody can be asked, it needs --yes.
-#[derive(Args, Debug)]
-#[command(
-    after_help = "Examples:\n  mtimer cluster drain 10.0.0.6:7400\n  mtimer cluster drain 10.0.0.6:7400 --yes\n  \
-        mtimer cluster drain 10.0.0.6:7400 --undo"
-)]
-pub(crate) struct Drain {
-    /// The broker's address, as `mtimer cluster status` shows it
-    #[arg(value_name = "BROKER")]
-    address: String,
-    /// Give it partitions again
+    /// Show every partition
     #[arg(long)]
-    undo: bool,
-    /// Do not wait until it is done
-    #[arg(long)]
-    no_wait: bool,
-    /// How long to wait
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = moment::span, default_value = "60s")]
-    within: Duration,
-    #[command(flatten)]
-    yes: Yes,
+    partitions: bool,
     #[command(flatten)]
     client: ClientArgs,
 }
@@ -79,6 +60,7 @@ impl Cluster {
         match self {
             Self::Status(status) => status.run(out).await,
             Self::Drain(drain) => drain.run(out).await,
+            Self::Remove(remove) => remove.run(out).await,
         }
     }
 }
@@ -96,14 +78,22 @@ impl ClusterStatus {
     async fn run(self, out: Output) -> Result<(), Failure> {
         let Some(pause) = self.watch else {
             let picture = self.client.looking(Picture::take).await?;
-            return picture.show(out);
+            return picture.show(out, self.partitions, None);
         };
         let stop = StopSignal::on_signals("stopping")?;
         let watch = async |client: &Client| {
+            let mut is_first = true;
             while !stop.is_asked() {
                 let picture = Picture::take(client).await?;
-                out.clear()?;
-                picture.show(out)?;
+                // It may have another size by now.
+                let window = Window::of_stdout();
+                match window {
+                    Some(_) => out.clear()?,
+                    None if is_first || out.json => {}
+                    None => out.text("")?,
+                }
+                is_first = false;
+                picture.show(out, self.partitions, window)?;
                 if stop.unless(tokio::time::sleep(pause)).await.is_none() {
                     break;
                 }
@@ -179,8 +169,13 @@ impl Picture {
         problems
     }
 
-    fn show(&self, out: Output) -> Result<(), Failure> {
-        if out.json { out.object(&self.json()) } else { self.text(out) }
+    fn show(&self, out: Output, partitions: bool, window: Option<Window>) -> Result<(), Failure> {
+        if out.json {
+            return out.object(&self.json());
+        }
+        let sections = self.sections(out, partitions, window.is_some());
+        let lines = window.map_or_else(|| window::plain(&sections), |window| window::fit(&sections, window));
+        lines.iter().try_for_each(|line| out.text(line))
     }
 
     fn json(&self) -> Value {
@@ -260,23 +255,72 @@ impl Picture {
         })
     }
 
-    fn text(&self, out: Output) -> Result<(), Failure> {
+    /// What matters most is first. `urgent_first`: partitions that need a look go before the others.
+    fn sections(&self, out: Output, partitions: bool, urgent_first: bool) -> [Section; 5] {
         let t = &self.view.topology;
         let name = out.tone(Tone::Strong, &self.cluster);
-        match self.clustered() {
-            true => out.text(&format!(
-                "cluster {name}: led by {}, term {}, topology {}",
-                t.leader, t.term.0, t.version
-            ))?,
-            false => out.text(&format!("{name}: one broker alone on its store"))?,
+        let mut head = vec![match self.clustered() {
+            true => format!("cluster {name}: led by {}, term {}, topology {}", t.leader, t.term.0, t.version),
+            false => format!("{name}: one broker alone on its store"),
+        }];
+        head.extend(problems::lines(&self.problems, out));
+        let mut numbers = self.numbers();
+        let is_settled = |partition: &PartitionId| self.mark(*partition).is_empty();
+        if !partitions {
+            numbers.retain(|partition| !is_settled(partition));
+        } else if urgent_first {
+            let is_due = |p: &PartitionId| self.owner(*p).is_some_and(|(_, row)| row.overdue > 0);
+            numbers.sort_by_key(|p| (is_settled(p), !is_due(p)));
         }
-        problems::lines(&self.problems, out).iter().try_for_each(|line| out.text(line))?;
-        out.text("")?;
-        self.brokers_table().lines().try_for_each(|line| out.text(&line))?;
-        out.text("")?;
-        self.partitions_table().lines().try_for_each(|line| out.text(&line))?;
-        out.text("")?;
-        self.clients_table().lines().try_for_each(|line| out.text(&line))
+        let shown =
+            if numbers.is_empty() { Vec::new() } else { self.partitions_table(&numbers).lines().collect() };
+        [
+            Section::of_text("problems", head),
+            Section::of_table("sums", self.sums_table().lines()),
+            Section::of_table("brokers", self.brokers_table().lines()),
+            Section::of_table("partitions", shown),
+            Section::of_table("clients", self.clients_table().lines()),
+        ]
+    }
+
+    fn sums_table(&self) -> TextTable<8> {
+        let mut table = TextTable::new([
+            "partitions",
+            "without owner",
+            "pending",
+            "overdue",
+            "in memory",
+            "in flight",
+            "retrying",
+            "dead",
+        ]);
+        let numbers = self.numbers();
+        let rows: Vec<&PartitionView> =
+            numbers.iter().filter_map(|p| self.owner(*p)).map(|(_, row)| row).collect();
+        let sum = |count: fn(&PartitionView) -> u64| grouped(rows.iter().map(|row| count(row)).sum());
+        table.row([
+            grouped(numbers.len() as u64),
+            grouped((numbers.len() - rows.len()) as u64),
+            sum(|p| p.pending),
+            sum(|p| p.overdue),
+            sum(|p| p.loaded),
+            sum(|p| p.in_flight),
+            sum(|p| p.retrying),
+            sum(|p| p.dead),
+        ]);
+        table
+    }
+
+    /// What is not as it should be with a partition; empty if nothing is.
+    fn mark(&self, partition: PartitionId) -> String {
+        let owned = self.owner(partition);
+        match (owned, self.view.topology.owner(partition)) {
+            (None, Some(to)) => format!("nobody's yet, on its way to {to}"),
+            (Some((now, _)), Some(to)) if now != to => format!("on its way to {to}"),
+            (None, None) => "nobody can have it".to_owned(),
+            (Some((_, row)), _) if !row.reachable => "its store cannot be reached".to_owned(),
+            _ => String::new(),
+        }
     }
 
     fn brokers_table(&self) -> TextTable<8> {
@@ -315,7 +359,7 @@ impl Picture {
         table
     }
 
-    fn partitions_table(&self) -> TextTable<10> {
+    fn partitions_table(&self, numbers: &[PartitionId]) -> TextTable<10> {
         let mut table = TextTable::new([
             "partition",
             "owner",
@@ -328,24 +372,15 @@ impl Picture {
             "dead",
             "",
         ]);
-        for partition in self.numbers() {
+        for &partition in numbers {
             let owned = self.owner(partition);
             let row = owned.map(|(_, row)| *row).unwrap_or_default();
-            let owner = owned.map(|(owner, _)| owner);
-            let assigned = self.view.topology.owner(partition);
-            let mark = match (owner, assigned) {
-                (None, Some(to)) => format!("nobody's yet, on its way to {to}"),
-                (Some(now), Some(to)) if now != to => format!("on its way to {to}"),
-                (None, None) => "nobody can have it".to_owned(),
-                _ if !row.reachable => "its store cannot be reached".to_owned(),
-                _ => String::new(),
-            };
             let counts =
                 [row.pending, row.overdue, row.loaded, row.in_flight, row.retrying, row.dead].map(grouped);
             let [pending, overdue, loaded, flying, retrying, dead] = counts;
             table.row([
                 partition.to_string(),
-                owner.unwrap_or("-").to_owned(),
+                owned.map_or("-", |(owner, _)| owner).to_owned(),
                 row.epoch.to_string(),
                 pending,
                 overdue,
@@ -353,7 +388,7 @@ impl Picture {
                 flying,
                 retrying,
                 dead,
-                mark,
+                self.mark(partition),
             ]);
         }
         table
@@ -377,55 +412,4 @@ impl Picture {
         }
         table
     }
-}
-
-impl Drain {
-    async fn run(self, out: Output) -> Result<(), Failure> {
-        if !self.undo {
-            self.yes.confirm(&format!("this takes all partitions from {}", self.address))?;
-        }
-        let work = async |client: &Client| self.carry_out(client, out).await;
-        self.client.looking(work).await
-    }
-
-    async fn carry_out(&self, client: &Client, out: Output) -> Result<(), Failure> {
-        client.drain(&self.address, !self.undo).await?;
-        let began = Instant::now();
-        let mut left = owned_by(client, &self.address).await?;
-        while !self.undo && !self.no_wait && left > 0 {
-            if began.elapsed() > self.within {
-                let text = format!(
-                    "{} still owns {} after {} s; it goes on being emptied",
-                    self.address,
-                    partitions(left),
-                    self.within.as_secs()
-                );
-                return Err(Failure::new(Exit::NotNow, text));
-            }
-            tokio::time::sleep(LOOK).await;
-            let now = owned_by(client, &self.address).await?;
-            if now != left && !out.json {
-                note(&format!("{} left", partitions(now)));
-            }
-            left = now;
-        }
-        let done = json!({ "broker": self.address, "draining": !self.undo, "partitions": left });
-        out.either(&done, || match (self.undo, left) {
-            (true, _) => format!("{} is given partitions again", self.address),
-            (false, 0) => format!("{} is empty: stop it, or end this with --undo", self.address),
-            (false, n) => format!("{} is being emptied: {} left", self.address, partitions(n)),
-        })
-    }
-}
-
-fn partitions(n: usize) -> String {
-    counted(n as u64, "partition")
-}
-
-/// How many partitions a broker is to own or does own.
-async fn owned_by(client: &Client, address: &str) -> Result<usize, Failure> {
-    let view = client.cluster().await?;
-    let assigned = view.topology.partitions_of(address).count();
-    let owned = view.members.iter().find(|m| m.address == address).map_or(0, |m| m.owned as usize);
-    Ok(assigned.max(owned))
 }

@@ -16,6 +16,7 @@ mod dead;
 mod demo;
 #[cfg(test)]
 mod documented;
+mod drain;
 mod exec;
 mod exec_check;
 mod exit;
@@ -35,6 +36,7 @@ mod progress;
 mod query;
 mod redis;
 mod reload;
+mod remove_cluster;
 mod renewal;
 mod repair;
 mod schedule;
@@ -46,6 +48,7 @@ mod tally;
 mod token;
 mod traces;
 mod view;
+mod window;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -18,7 +18,7 @@
 //!
 //! Beside them: `clients` (connections for other programs), `coordination` (the leader's lease) and
 //! `facts` (what is fixed of a cluster; terms and clocks), `password` (how passwords are written),
-//! `other_clusters` (others on the same servers), `tls_files` (certificates to enter servers
+//! `other_clusters` (others on the same servers), `removal` (removes a cluster), `tls_files` (certificates to enter servers
 //! with). For tests: `simulation` (an owner on a simulated Redis), `test_support` (real servers,
 //! and a store without its fence).
 //!
@@ -48,6 +48,7 @@ mod options;
 mod other_clusters;
 mod partition;
 mod password;
+mod removal;
 #[cfg(test)]
 mod simulation;
 mod store;
@@ -61,4 +62,5 @@ pub use clients::connect_to_masters;
 pub use mtimer_tls::ClientFiles;
 pub use options::{DEFAULT_PARTITIONS, ReadUrls, RedisDurability, RedisOptions};
 pub use partition::log::LogStatus;
+pub use removal::{ClusterRemoval, RemovalError};
 pub use store::RedisStore;

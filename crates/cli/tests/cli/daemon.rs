@@ -237,7 +237,7 @@ fn one_partition_is_not_counted_as_several() {
     assert!(waited.contains("still owns 1 partition after 0 s"), "{waited}");
     let left = run(&[&drain[..], &["--no-wait"]].concat()).ok().out;
     assert!(left.contains("is being emptied: 1 partition left"), "{left}");
-    let table = run(&["cluster", "status", "--broker", addr]).ok().out;
+    let table = run(&["cluster", "status", "--partitions", "--broker", addr]).ok().out;
     let head = table.lines().find(|line| line.starts_with("partition ")).unwrap();
     assert!(head.contains("overdue  in memory  in flight"), "{table}");
 }

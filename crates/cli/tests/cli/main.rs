@@ -13,6 +13,7 @@ mod hangup;
 mod harness;
 mod listen;
 mod redis;
+mod remove;
 mod repair;
 mod rotation;
 mod secrets;

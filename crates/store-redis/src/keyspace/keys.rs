@@ -48,6 +48,43 @@ pub(crate) fn cluster_of(key: &[u8]) -> Option<&str> {
     check_cluster(name).is_ok().then_some(name)
 }
 
+/// The first parts of the names of a partition's keys; those of retry tiers have their number behind
+/// `retry`.
+const KINDS: [&str; 14] = [
+    "owner",
+    "dest",
+    "park",
+    "taken",
+    "unconfirmed",
+    "dead",
+    "zset",
+    "list",
+    "copy",
+    "retry",
+    "moved",
+    "slot",
+    "key",
+    "ended",
+];
+
+/// Whether a key belongs to a partition of this cluster: to none whose name only begins with it.
+pub(crate) fn is_of_partition(key: &str, cluster: &str) -> bool {
+    let of = |key: &str| {
+        let (kind, rest) = key.split_once(":{")?;
+        let kind = if kind.starts_with("retry") {
+            kind.trim_end_matches(|c: char| c.is_ascii_digit())
+        } else {
+            kind
+        };
+        let (partition, name) = rest.split_once("}:")?;
+        partition.parse::<u16>().ok()?;
+        // No cluster's name has a colon.
+        let name = name.split_once(':').map_or(name, |(name, _)| name);
+        Some(KINDS.contains(&kind) && name == cluster)
+    };
+    of(key).unwrap_or(false)
+}
+
 /// `meta:{c}`: hash of the cluster's fixed facts.
 pub(crate) fn meta(cluster: &str) -> String {
     format!("meta:{{{cluster}}}")
@@ -283,6 +320,41 @@ mod tests {
                 assert!(OutcomeBucket::around(now).contains(&bucket));
                 assert!(bucket.expires() > now);
             }
+        }
+    }
+
+    #[test]
+    fn every_key_of_a_partition_is_recognised_and_none_of_another_cluster() {
+        let keys = |cluster: &str| {
+            let k = Keyspace::new(cluster, PartitionId(7));
+            let slot =
+                SlotKey { track: 2, width: SlotWidth::ALL[1], start: SlotWidth::ALL[1].ms() * 9, sibling: 0 };
+            vec![
+                k.owner(),
+                k.destinations(),
+                k.listing(ListingKey::Park),
+                k.listing(ListingKey::ParkOf(3)),
+                k.listing(ListingKey::Taken),
+                k.listing(ListingKey::Unconfirmed),
+                k.listing(ListingKey::Dead),
+                k.index(IndexKey::Zset),
+                k.index(IndexKey::List),
+                k.index(IndexKey::Copy),
+                k.index(IndexKey::Retry(12)),
+                k.hash(HashKey::Moved(1)),
+                k.hash(HashKey::Slot(slot)),
+                k.hash(HashKey::AppKeys),
+                k.hash(HashKey::Ended(OutcomeBucket(5))),
+            ]
+        };
+        assert!(keys("shop").iter().all(|key| is_of_partition(key, "shop")));
+        for other in ["shop-2", "sho", "shop.", "my-shop"] {
+            assert!(keys(other).iter().all(|key| !is_of_partition(key, "shop")), "{other}");
+        }
+        for foreign in
+            ["shop", "owner:{7}:", "owner:{x}:shop", "queue:{7}:shop", "owner:7:shop", "meta:{shop}"]
+        {
+            assert!(!is_of_partition(foreign, "shop"), "{foreign}");
         }
     }
 
