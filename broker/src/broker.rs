@@ -114,7 +114,8 @@ async fn begin(
         // This process does not listen yet, so an answer comes from another one.
         let (address, cluster) = (options.address(local)?, options.cluster.clone());
         let own = access.peer_credentials();
-        if who_answers(&address, &cluster, SOFTWARE, own, &identity).await == AddressHolder::Another {
+        let holder = who_answers(&address, &cluster, SOFTWARE, own, &identity).await;
+        if holder == AddressHolder::Another {
             return Err(BrokerError::AddressTaken { address, cluster }.into());
         }
     }

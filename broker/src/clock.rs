@@ -24,7 +24,7 @@ mod uptime;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mtimer_core::clock::{Observation, StoreReading};
+use mtimer_core::clock::{Observation, Standstill, StoreReading};
 use mtimer_core::{ClusterClock, Now};
 use mtimer_store::Store;
 use mtimer_types::Time;
@@ -115,6 +115,12 @@ impl BrokerClock {
     /// The estimate minus the monotonic clock, µs.
     pub(crate) fn offset_us(&self) -> i64 {
         self.cluster().clock.offset_us()
+    }
+
+    /// Whether time stands still because the deciding clock was set back.
+    pub(crate) fn standstill(&self) -> Option<Standstill> {
+        let now = self.uptime.now();
+        self.cluster().clock.standstill(now.mono_us)
     }
 
     /// How long this host has been suspended since the start, µs.

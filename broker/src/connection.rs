@@ -43,7 +43,6 @@ pub(crate) async fn serve(
     };
     let Some((welcomed, mut frames, mut write)) = admitted else { return };
     drop(slot);
-    context.identity.meet(welcomed.hello.client);
     frames.begin_session(MAX_FRAME, context.heartbeat_timeout, context.receiving_of(welcomed.hello.role));
     let (role, software) = (welcomed.hello.role, &welcomed.hello.software);
     tracing::debug!(session = session.0, %peer, ?role, software, "session opened");
@@ -147,7 +146,7 @@ async fn shake_hands(
     deadline: Instant,
 ) -> Result<Welcomed, ReadError> {
     let (hello, guard) = tokio::select! {
-        hello = timeout_at(deadline, read_hello(frames, &context.access)) => hello.map_err(|_| {
+        hello = timeout_at(deadline, read_hello(frames, &context.access, &context.identity)) => hello.map_err(|_| {
             let text = format!("no hello within {} ms", context.handshake_timeout.as_millis());
             ReadError::Refused(ConnectionRefusal::protocol(ShellCounter::HandshakesTimedOut, text))
         })??,

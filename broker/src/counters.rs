@@ -143,6 +143,8 @@ pub(crate) struct ShellCounters {
     shell: [AtomicU64; ALL.len()],
     /// The cluster node's, as last noted; none without a cluster.
     node: Mutex<NodeCounters>,
+    /// Brokers that the cluster has lost, and since when, monotonic ms.
+    lost: Mutex<Vec<(String, u64)>>,
     /// Owned partitions whose store did not answer when the cluster's task last looked.
     unreachable: AtomicUsize,
     /// See [`Self::note_credentials`].
@@ -160,6 +162,7 @@ impl Default for ShellCounters {
         Self {
             shell: std::array::from_fn(|_| AtomicU64::new(0)),
             node: Mutex::default(),
+            lost: Mutex::default(),
             unreachable: AtomicUsize::new(0),
             expiring: AtomicUsize::new(0),
             stale: AtomicUsize::new(0),
@@ -241,6 +244,16 @@ impl ShellCounters {
         node.counters.clear();
         node.counters.extend(counters);
         (node.leads, node.term) = (leads, term.0);
+    }
+
+    /// Notes which brokers the cluster has lost, and since when, monotonic ms.
+    pub(crate) fn note_lost(&self, brokers: Vec<(String, u64)>) {
+        *self.lost.lock() = brokers;
+    }
+
+    /// See [`Self::note_lost`]; none without a cluster.
+    pub(crate) fn lost_brokers(&self) -> Vec<(String, u64)> {
+        self.lost.lock().clone()
     }
 
     /// Notes what `mtimer status` is to tell of what is wrong now, by name.

@@ -11,6 +11,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::runtime::Runtime;
 
 use crate::access::AccessControl;
+use crate::cluster::BrokerIdentity;
 use crate::frames::{FrameError, FrameReader, ReceiveBudget};
 use crate::handshake::read_hello;
 
@@ -75,6 +76,10 @@ pub fn frames(stream: &[u8], lengths: &[usize], limit: usize, budget: usize) -> 
 /// refused or has ended.
 pub fn hello(bytes: &[u8]) -> Option<Hello> {
     let access = Arc::new(AccessControl::everybody());
-    let read = wait(read_hello(&mut reader(bytes, &[], MAX_FRAME_BEFORE_AUTH, 0), &access));
+    let read = wait(read_hello(
+        &mut reader(bytes, &[], MAX_FRAME_BEFORE_AUTH, 0),
+        &access,
+        &BrokerIdentity::random(),
+    ));
     read.ok().map(|(hello, _)| hello)
 }

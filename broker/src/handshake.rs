@@ -13,6 +13,7 @@ use mtimer_protocol::{ClientMessage, ErrorCode, Hello, MAGIC, VERSION, decode};
 use tokio::io::AsyncRead;
 
 use crate::access::{AccessControl, Guard};
+use crate::cluster::BrokerIdentity;
 use crate::counters::ShellCounter;
 use crate::frames::{FrameError, FrameReader, ReceivedFrame};
 
@@ -77,6 +78,7 @@ pub(crate) fn read_message(frame: &ReceivedFrame) -> Result<ClientMessage, ReadE
 pub(crate) async fn read_hello<R: AsyncRead + Unpin>(
     frames: &mut FrameReader<R>,
     access: &Arc<AccessControl>,
+    identity: &BrokerIdentity,
 ) -> Result<(Hello, Option<Arc<Guard>>), ReadError> {
     let hello = match read_message(&frames.next().await?)? {
         ClientMessage::Hello(hello) => hello,
@@ -89,6 +91,8 @@ pub(crate) async fn read_hello<R: AsyncRead + Unpin>(
         }
     };
     check(&hello).map_err(ReadError::Refused)?;
+    // Whatever its token allows: who says this has found the way here.
+    identity.meet(hello.client);
     let guard = access.authenticate(&hello).map_err(|why| {
         let refusal = ConnectionRefusal::new(ShellCounter::AuthRefused, ErrorCode::Unauthorized, why);
         ReadError::Refused(ConnectionRefusal { token: token_id(&hello.token), ..refusal })

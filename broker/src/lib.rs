@@ -34,6 +34,7 @@ mod inbox;
 mod lanes;
 mod limits;
 mod listener;
+mod losses;
 mod metrics;
 mod observed;
 mod options;

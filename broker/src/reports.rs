@@ -13,11 +13,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mtimer_core::Counter;
 use mtimer_core::figures::{
     BUCKETS_MS, Backlog, DEAD_REASONS, Durations, Figures, REFUSALS, RedeliveryCause, Tallies,
 };
 use mtimer_store::Store;
-use mtimer_store::counters::LOG_REPLAYED_RECORDS;
+use mtimer_store::counters::{LOG_DROPPED_RECORDS, LOG_REPLAYED_RECORDS};
 use mtimer_types::{Destination, Time};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, interval_at};
@@ -26,6 +27,8 @@ use crate::counters::{ShellCounter, ShellCounters};
 use crate::error::BrokerError;
 use crate::lanes::ENDS;
 use crate::limits::Limiter;
+use crate::losses::{LossTotals, Losses};
+use crate::observed::Observed;
 use crate::refused::RefusalSummary;
 use crate::shell::Control;
 
@@ -48,8 +51,6 @@ const SLOW_MS: u64 = 100;
 const SLOW_CALLS: u64 = 5;
 /// See [`SLOW_CALLS`].
 const SLOW_SHARE: u64 = 10;
-/// How long after a loss `mtimer status` tells of it, ms.
-const LOSS_SHOWN_MS: u64 = 3_600_000;
 /// Refusals that mean that something is wrong. The others are answers: a key is taken, another
 /// broker has the partition. Limits that were reached have a line of their own.
 const WRONG: [&str; 8] = [
@@ -111,14 +112,11 @@ struct HealthReporter {
     replayed: u64,
     /// Ownerships that have ended, up to the last look.
     ended: [u64; ENDS.len()],
-    /// How many of them ended because the store had lost writes, and when that was seen last.
-    rolled_back: Option<(u64, Time)>,
     /// Slow calls of the store, and all, up to the last look.
     calls: (u64, u64),
     /// Slow calls between the last two looks, if the store was slow.
     slow: u64,
-    /// Dead letters between the last two looks.
-    died: u64,
+    losses: Losses,
     /// Deliveries without an outcome in time, between the last two looks.
     timed_out: u64,
     /// Destinations that are not served.
@@ -134,7 +132,6 @@ impl HealthReporter {
         let refused: Vec<_> = refused.into_iter().filter(|(name, _)| WRONG.contains(name)).collect();
         let timeout = RedeliveryCause::Timeout as usize;
         self.timed_out = tallies.redeliveries[timeout].saturating_sub(self.tallies.redeliveries[timeout]);
-        self.died = died.iter().map(|(_, n)| n).sum();
         if !died.is_empty() {
             reports.push(LogReport::Died(died));
         }
@@ -149,14 +146,9 @@ impl HealthReporter {
     }
 
     /// What became of partitions since the last look. `replayed`, `ended`: counts since the start.
-    fn partitions(&mut self, now: Time, replayed: u64, ended: [u64; ENDS.len()]) -> Vec<LogReport> {
+    fn partitions(&mut self, replayed: u64, ended: [u64; ENDS.len()]) -> Vec<LogReport> {
         let again = replayed.saturating_sub(std::mem::replace(&mut self.replayed, replayed));
         let lost = grown(ENDS, &std::mem::replace(&mut self.ended, ended), &ended);
-        self.rolled_back.take_if(|(_, seen)| now.ms_since(*seen) > LOSS_SHOWN_MS);
-        if let Some((_, more)) = lost.iter().find(|(reason, _)| *reason == "rolled_back") {
-            let before = self.rolled_back.map_or(0, |(count, _)| count);
-            self.rolled_back = Some((before + more, now));
-        }
         let lost: Vec<_> = lost.into_iter().filter(|(reason, _)| *reason != "released").collect();
         let replayed = (again > 0).then_some(LogReport::Replayed(again));
         let lost = (!lost.is_empty()).then_some(LogReport::Lost(lost));
@@ -180,20 +172,19 @@ impl HealthReporter {
 
     /// What is wrong as of the last look, in numbers, by the names that `mtimer status` knows. 0 is
     /// well, but for the budget.
-    fn troubles(&mut self, figures: &Figures, doubtful: u64) -> Vec<(&'static str, u64)> {
+    fn troubles(&mut self, now: Time, figures: &Figures, doubtful: u64) -> Vec<(&'static str, u64)> {
         let in_state = |state| self.troubled.values().filter(|s| **s == state).count() as u64;
         let newly_doubtful = doubtful.saturating_sub(std::mem::replace(&mut self.doubtful, doubtful));
-        vec![
+        let troubles = [
             ("destinations_behind", in_state(DestinationHealth::Behind)),
             ("destinations_unserved", in_state(DestinationHealth::Unserved)),
             ("destinations_failing", in_state(DestinationHealth::Failing)),
-            ("dead_letters_lately", self.died),
             ("timeouts_lately", self.timed_out),
             ("store_slow_lately", self.slow),
-            ("rolled_back_lately", self.rolled_back.map_or(0, |(count, _)| count)),
             ("clock_doubtful_lately", newly_doubtful),
             ("memory_budget_bytes", figures.memory_budget),
-        ]
+        ];
+        troubles.into_iter().chain(self.losses.numbers(now)).collect()
     }
 
     fn destinations(&mut self, now: Time, top: &[(Destination, Backlog)]) -> Vec<LogReport> {
@@ -348,6 +339,18 @@ impl LogReport {
     }
 }
 
+/// What was lost since the start.
+fn lost_by_now(observed: &Observed, log_dropped: u64) -> LossTotals {
+    let rolled_back = ENDS.iter().position(|reason| *reason == "rolled_back");
+    let Figures { tallies, counters, .. } = &observed.engine;
+    LossTotals {
+        rolled_back: rolled_back.map_or(0, |at| observed.lanes.ended[at]),
+        dead_letters: tallies.dead.iter().sum(),
+        unconfirmed: counters.get(Counter::Unconfirmed as usize).copied().unwrap_or(0),
+        log_dropped,
+    }
+}
+
 /// Looks at the figures and logs, until the engine's task has ended.
 pub(crate) async fn run(
     control: mpsc::Sender<Control>,
@@ -368,12 +371,14 @@ pub(crate) async fn run(
         }
         let Ok(observed) = observed.await else { return Ok(()) };
         reporter.look(observed.now, &observed.engine).iter().for_each(LogReport::log);
-        let replayed = store.counters().into_iter().find(|(name, _)| *name == LOG_REPLAYED_RECORDS);
-        let replayed = replayed.map_or(0, |(_, records)| records);
-        reporter.partitions(observed.now, replayed, observed.lanes.ended).iter().for_each(LogReport::log);
+        let stored = store.counters();
+        let of_store = |name| stored.iter().find(|(other, _)| *other == name).map_or(0, |(_, n)| *n);
+        let replayed = of_store(LOG_REPLAYED_RECORDS);
+        reporter.partitions(replayed, observed.lanes.ended).iter().for_each(LogReport::log);
+        reporter.losses.look(observed.now, lost_by_now(&observed, of_store(LOG_DROPPED_RECORDS)));
         reporter.store(&observed.lanes.calls).iter().for_each(LogReport::log);
         let doubtful = counters.read().get(ShellCounter::ClockDoubtful);
-        counters.note_troubles(reporter.troubles(&observed.engine, doubtful));
+        counters.note_troubles(reporter.troubles(observed.now, &observed.engine, doubtful));
         let limited = limiter.take_refused();
         if !limited.is_empty() {
             LogReport::Limited(limited).log();

@@ -60,8 +60,8 @@ pub(crate) enum Control {
     Stop,
     /// Tell the state, as clients see it; counts in the store.
     Status(oneshot::Sender<Status>),
-    /// Count what the store holds.
-    Stored(oneshot::Sender<Census>),
+    /// Count what the store holds; `None`: not all partitions could be counted.
+    Stored(oneshot::Sender<Option<Census>>),
     /// Tell the state for metrics, with the figures of so many destinations.
     Observe(usize, oneshot::Sender<Observed>),
     /// Tell why this broker is not ready; nothing if it is.
@@ -95,7 +95,7 @@ pub(crate) struct Shell {
     questions: HashMap<u64, oneshot::Sender<Status>>,
     last_question: u64,
     /// Who waits for what the store holds.
-    stored_for: Vec<oneshot::Sender<Census>>,
+    stored_for: Vec<oneshot::Sender<Option<Census>>>,
     effects: Vec<Effect>,
     phase: StopPhase,
     drain_timeout: Duration,

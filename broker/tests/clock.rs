@@ -15,7 +15,7 @@ use mtimer_store::{
     Acquire, AcquireError, Acquired, MemoryStore, OwnerRecord, Store, StoreClock, StoreFuture, StoreInfo,
 };
 use mtimer_types::{PartitionId, Term};
-use support::http::{on_loopback, scrape};
+use support::http::{address, get, on_loopback, scrape};
 use support::{Client, now, options, schedule, timer, until_async};
 
 /// By how much the store's clock is corrected: less than a step.
@@ -91,4 +91,31 @@ async fn clients_are_told_of_a_correction_before_they_get_what_is_due_by_it() {
     assert!(scrape(&broker).await.contains(&format!("{steps}0\n")));
     by_us.store(60_000_000, Ordering::SeqCst);
     until_async("a step is counted", async || scrape(&broker).await.contains(&format!("{steps}1\n"))).await;
+}
+
+#[tokio::test]
+async fn a_broker_says_that_time_stands_still_and_is_not_ready_meanwhile() {
+    let by_us = Arc::new(AtomicU64::new(3_600_000_000));
+    let store = Ahead { timers: MemoryStore::new(2), by_us: by_us.clone() };
+    let broker = start(BrokerOptions { http: on_loopback(), ..options() }, Arc::new(store)).await.unwrap();
+    let ready = async || get(address(&broker), "/readyz").await;
+    let standstill = async |name: &str| {
+        let status = broker.status().await.unwrap();
+        status.counters.into_iter().find(|(counter, _)| counter == name).unwrap().1
+    };
+    assert_eq!(ready().await.0, 200);
+    assert_eq!(standstill("clock_standstill_left_ms").await, 0);
+    by_us.store(0, Ordering::SeqCst);
+    until_async("it is not ready", async || ready().await.0 == 503).await;
+    let (_, why) = ready().await;
+    assert!(why.contains("time has stood still") && why.contains("the deciding clock was set back"), "{why}");
+    let left = standstill("clock_standstill_left_ms").await;
+    assert!((3_000_000..=3_600_000).contains(&left), "{left}");
+    until_async("since when", async || standstill("clock_standstill_ms").await > 1_000).await;
+    let shown = scrape(&broker).await;
+    let line = shown.lines().find_map(|line| line.strip_prefix("mtimer_clock_standstill_seconds "));
+    assert!(line.unwrap().parse::<f64>().unwrap() > 3_000.0, "{shown}");
+    by_us.store(3_600_000_000, Ordering::SeqCst);
+    until_async("it is ready again", async || ready().await.0 == 200).await;
+    assert_eq!(standstill("clock_standstill_ms").await, 0);
 }

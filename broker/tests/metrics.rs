@@ -124,6 +124,7 @@ impl Store for Counting {
             (counters::LOG_REPLAYED_RECORDS, 13),
             (counters::LOG_AT_RISK, 1),
             (counters::UNPROTECTED_MASTERS, 3),
+            (counters::EVICTING_MASTERS, 4),
         ]
     }
 }
@@ -140,6 +141,7 @@ async fn a_scrape_has_exactly_what_is_documented() {
         ("mtimer_store_replayed_records_total", 13.0),
         ("mtimer_store_log_at_risk", 1.0),
         ("mtimer_store_unprotected_masters", 3.0),
+        ("mtimer_store_evicting_masters", 4.0),
     ] {
         assert_eq!(value(&text, name), expected, "{name}");
     }

@@ -1,10 +1,14 @@
 //! Questions to a cluster as a whole: its state, its brokers, maintenance.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use mtimer_protocol::{BrokerView, ClusterView, Query, QueryAnswer, Status, Topology};
+use mtimer_protocol::{
+    BrokerView, ClusterView, MAX_PARKED_DESTINATIONS, ParkedDestination, Query, QueryAnswer, Status, Topology,
+};
+use mtimer_types::Destination;
 use tokio::time::Instant;
 
 use crate::routes::Goal;
@@ -13,11 +17,12 @@ use crate::{Client, RequestError};
 
 impl Client {
     /// Returns the brokers' state in numbers: the sum over all that are connected, counters by
-    /// their names.
+    /// their names; of counters whose names end in `_ms` the longest.
     ///
     /// Every broker counts over its partitions in the store for it. While partitions are between
     /// two owners, what is in them is not counted; a client is counted by every broker that it is
-    /// connected to.
+    /// connected to. The counter `stored_unknown_partitions` says how many partitions are not
+    /// counted, `brokers_unanswered` how many brokers of the topology are not connected.
     ///
     /// # Errors
     ///
@@ -34,11 +39,15 @@ impl Client {
                 // One without a cluster around it, or whoever comes first.
                 return status(self.state().query(Query::Status).await?);
             }
+            let asked = brokers.clone();
             let ask =
                 brokers.into_iter().map(|name| self.state().query_of(Query::Status, Goal::Broker(name)));
             let answers = join_all(ask).await;
             match answers.into_iter().map(|answer| status(answer?)).collect::<Result<Vec<_>, _>>() {
-                Ok(all) => return Ok(all.into_iter().fold(Status::default(), add)),
+                Ok(all) => {
+                    let sum = all.into_iter().fold(Status::default(), add);
+                    return Ok(add(sum, self.left_out(&asked)));
+                }
                 // One went away while it was asked; the next round does not ask it.
                 Err(RequestError::Unanswered { .. }) if Instant::now() < end => {}
                 Err(error) => return Err(error),
@@ -118,6 +127,18 @@ impl Client {
         }
     }
 
+    /// What is not known because brokers of the topology were not asked.
+    fn left_out(&self, asked: &[String]) -> Status {
+        let Some(topology) = self.topology().filter(|_| !self.state().settings.one_broker) else {
+            return Status::default();
+        };
+        let others = || topology.brokers.iter().filter(|broker| !asked.contains(&broker.address));
+        let partitions: usize = others().map(|broker| topology.partitions_of(&broker.address).count()).sum();
+        let counters = [("brokers_unanswered", others().count()), ("stored_unknown_partitions", partitions)];
+        let counters = counters.map(|(name, n)| (name.to_owned(), n as u64)).into();
+        Status { counters, ..Status::default() }
+    }
+
     /// Brokers of the topology to which there is a connection.
     fn connected_brokers(&self) -> Vec<String> {
         let router = self.state().router.locked();
@@ -138,8 +159,9 @@ fn status(answer: QueryAnswer) -> Result<Status, RequestError> {
 fn add(a: Status, b: Status) -> Status {
     let mut counters: BTreeMap<String, u64> = BTreeMap::new();
     for (name, n) in a.counters.into_iter().chain(b.counters) {
-        let sum = counters.entry(name).or_default();
-        *sum = sum.saturating_add(n);
+        let is_duration = name.ends_with("_ms");
+        let both = counters.entry(name).or_default();
+        *both = if is_duration { n.max(*both) } else { both.saturating_add(n) };
     }
     Status {
         sessions: a.sessions.saturating_add(b.sessions),
@@ -155,5 +177,59 @@ fn add(a: Status, b: Status) -> Status {
         residue: a.residue.saturating_add(b.residue),
         keys: a.keys.saturating_add(b.keys),
         counters: counters.into_iter().collect(),
+        parked_destinations: most_parked(a.parked_destinations, b.parked_destinations),
+        lost_brokers: lost_by_either(a.lost_brokers, b.lost_brokers),
+    }
+}
+
+/// The destinations with the most parked timers at two brokers together.
+fn most_parked(a: Vec<ParkedDestination>, b: Vec<ParkedDestination>) -> Vec<ParkedDestination> {
+    let mut all: BTreeMap<Destination, (u64, u64)> = BTreeMap::new();
+    for ParkedDestination { dest, parked, sessions } in a.into_iter().chain(b) {
+        let sum = all.entry(dest).or_default();
+        *sum = (sum.0.saturating_add(parked), sum.1.saturating_add(sessions));
+    }
+    let parked = |(dest, (parked, sessions))| ParkedDestination { dest, parked, sessions };
+    let mut all: Vec<_> = all.into_iter().map(parked).collect();
+    all.sort_by_key(|one| Reverse(one.parked));
+    all.truncate(MAX_PARKED_DESTINATIONS);
+    all
+}
+
+/// The brokers that either of two brokers has lost, and how long ago the first of them saw it, ms.
+fn lost_by_either(a: Vec<(String, u64)>, b: Vec<(String, u64)>) -> Vec<(String, u64)> {
+    let mut all: BTreeMap<String, u64> = BTreeMap::new();
+    for (address, ms) in a.into_iter().chain(b) {
+        let longest = all.entry(address).or_default();
+        *longest = ms.max(*longest);
+    }
+    all.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn brokers_are_added_up_but_durations_are_not() {
+        let parked = |app: &str, parked, sessions| {
+            let dest = Destination::new("g", app).expect("a destination");
+            ParkedDestination { dest, parked, sessions }
+        };
+        let of = |n: u64, parked_destinations, lost: &str| Status {
+            pending: n,
+            counters: vec![("fired_total".into(), n), ("stored_age_ms".into(), n)],
+            parked_destinations,
+            lost_brokers: vec![("x:1".into(), n), (lost.into(), 1)],
+            ..Status::default()
+        };
+        let one = of(3, vec![parked("a", 5, 0), parked("b", 4, 1)], "y:1");
+        let other = of(5, vec![parked("b", 3, 1), parked("c", 1, 0)], "z:1");
+        let both = add(one, other);
+        assert_eq!(both.pending, 8);
+        assert_eq!(both.counters, [("fired_total".to_owned(), 8), ("stored_age_ms".to_owned(), 5)]);
+        assert_eq!(both.parked_destinations, [parked("b", 7, 2), parked("a", 5, 0), parked("c", 1, 0)]);
+        let lost = [("x:1", 5), ("y:1", 1), ("z:1", 1)].map(|(address, ms)| (address.to_owned(), ms));
+        assert_eq!(both.lost_brokers, lost);
     }
 }

@@ -184,7 +184,7 @@ pub use mtimer_tls::TlsError;
 
 pub use mtimer_protocol::{
     BrokerEntry, BrokerLoad, BrokerView, ClientView, ClusterView, DeadRow, ErrorCode, MemberView,
-    PartitionView, Status, TimerState, TimerView, Topology, UnconfirmedRow,
+    ParkedDestination, PartitionView, Status, TimerState, TimerView, Topology, UnconfirmedRow,
 };
 pub use mtimer_types::{
     DeadReason, Destination, Ended, Epoch, HeaderError, Headers, InvalidTimer, Key, KeyPolicy, Mode,

@@ -203,14 +203,24 @@ impl Queries {
 
     /// Queues what has waited long enough, and gives up what has waited too long. Says whether
     /// something was queued.
-    pub(crate) fn sweep(&mut self, now: Instant, reason: &str, routes: &Routes) -> bool {
-        let mut late = take_late(&mut self.unrouted, now);
-        for connection in self.sessions.values_mut() {
-            late.extend(take_late(&mut connection.queue, now));
-            late.extend(take_late_sent(&mut connection.sent, now));
+    pub(crate) fn sweep(
+        &mut self,
+        now: Instant,
+        unrouted: impl Fn(&Goal) -> String,
+        routes: &Routes,
+    ) -> bool {
+        for asked in take_late(&mut self.unrouted, now) {
+            let reason = unrouted(&asked.goal);
+            asked.give_up(&reason);
         }
-        late.extend(take_late_sent(&mut self.waiting, now));
-        late.into_iter().for_each(|asked| asked.give_up(reason));
+        for connection in self.sessions.values_mut() {
+            let late = take_late(&mut connection.queue, now);
+            late.into_iter().for_each(|asked| asked.give_up("the broker does not take it"));
+            let late = take_late_sent(&mut connection.sent, now);
+            late.into_iter().for_each(|asked| asked.give_up("the broker was asked and has not answered"));
+        }
+        let late = take_late_sent(&mut self.waiting, now);
+        late.into_iter().for_each(|asked| asked.give_up("it was to be asked again"));
         let mut queued = false;
         while let Some(entry) = self.waiting.first_entry().filter(|e| e.key().0 <= now) {
             let asked = entry.remove();

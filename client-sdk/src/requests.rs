@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use crate::RequestError;
 use crate::call::{First, PendingOp, RequestFrame, RetryPlan, fits, op_bytes, unknown};
-use crate::routes::Routes;
+use crate::routes::{Goal, Routes};
 
 /// Most bytes of operations in a frame: what else waits for the connection need not wait long.
 const FRAME_BYTES: usize = 1024 * 1024;
@@ -235,18 +235,23 @@ impl Requests {
         }
     }
 
-    /// Queues what has waited long enough, and gives up what has waited too long. Says whether
-    /// something was queued.
-    pub(crate) fn sweep(&mut self, now: Instant, reason: &str, routes: &Routes) -> bool {
+    /// Queues what has waited long enough, and gives up what has waited too long; `unrouted` says why
+    /// something cannot be sent. Says whether something was queued.
+    pub(crate) fn sweep(
+        &mut self,
+        now: Instant,
+        unrouted: impl Fn(&Goal) -> String,
+        routes: &Routes,
+    ) -> bool {
         let mut queued = false;
         while let Some(entry) = self.waiting.first_entry().filter(|e| e.key().0 <= now) {
             let call = entry.remove();
             self.push(call, routes);
             queued = true;
         }
-        give_up(&mut self.unrouted, now, reason);
+        give_up(&mut self.unrouted, now, |call| unrouted(&Goal::Partition(call.partition)));
         for connection in self.sessions.values_mut() {
-            give_up(&mut connection.queue, now, "the broker does not take it");
+            give_up(&mut connection.queue, now, |_| "the broker does not take it".to_owned());
             if !connection.sent.values().any(|frame| frame.first.horizon <= now) {
                 continue;
             }
@@ -286,14 +291,17 @@ impl Requests {
 }
 
 /// Gives up what has waited too long for its turn, and what nobody waits for.
-fn give_up(queue: &mut VecDeque<PendingOp>, now: Instant, reason: &str) {
+fn give_up(queue: &mut VecDeque<PendingOp>, now: Instant, reason: impl Fn(&PendingOp) -> String) {
     if !queue.iter().any(|c| c.waiter.limit() <= now || c.waiter.abandoned()) {
         return;
     }
     let (late, rest): (VecDeque<_>, _) =
         std::mem::take(queue).into_iter().partition(|c| c.waiter.limit() <= now || c.waiter.abandoned());
     *queue = rest;
-    late.into_iter().for_each(|c| c.waiter.give_up(now, reason));
+    for call in late {
+        let reason = reason(&call);
+        call.waiter.give_up(now, &reason);
+    }
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use crate::inbox::Inbox;
 use crate::outbox::SessionOutbox;
 use crate::queries::{PendingQuery, Queries};
 use crate::requests::Requests;
-use crate::routes::Routes;
+use crate::routes::{Goal, Routes};
 use crate::settling::{OutgoingOutcome, Pushed, Settling};
 
 /// Questions sent in one go.
@@ -354,12 +354,13 @@ impl Router {
     /// Looks at the time. Says whether there is something to send, and how many outcomes were given
     /// up.
     pub(crate) fn sweep(&mut self, now: Instant) -> (bool, u64) {
-        let reason = match self.is_connected() {
-            true => "the partition's owner is not connected",
-            false => self.fault.as_str(),
+        let is_connected = self.is_connected();
+        let unrouted = |goal: &Goal| match is_connected {
+            true => self.routes.why_unrouted(goal, &self.fault),
+            false => self.fault.clone(),
         };
-        let requests = self.requests.sweep(now, reason, &self.routes);
-        let queries = self.queries.sweep(now, reason, &self.routes);
+        let requests = self.requests.sweep(now, unrouted, &self.routes);
+        let queries = self.queries.sweep(now, unrouted, &self.routes);
         let (settlements, over) = self.settling.sweep(now, &self.routes);
         self.close_ending(now);
         self.ticking = !self.requests.is_empty() || !self.queries.is_empty() || self.is_timed();

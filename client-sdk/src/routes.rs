@@ -139,6 +139,21 @@ impl Routes {
         }
     }
 
+    /// Why nothing can be sent to whom it concerns, for people; names the broker. `fault`: why the
+    /// last connection was not made.
+    pub(crate) fn why_unrouted(&self, goal: &Goal, fault: &str) -> String {
+        let (who, what) = match goal {
+            Goal::Partition(partition) => (self.owner(*partition), "the partition's owner"),
+            Goal::Broker(name) => (Some(name.as_str()), "the broker"),
+            Goal::Leader | Goal::Informed => (self.topology.as_ref().map(|t| t.leader.as_str()), "the leader"),
+        };
+        match who {
+            Some(who) if fault.contains(who) => format!("{what}, {who}, is not connected: {fault}"),
+            Some(who) => format!("{what}, {who}, is not connected"),
+            None => format!("{what} is not known"),
+        }
+    }
+
     /// Where the outcome of a delivery goes that came over connection `over`: back over it while
     /// its broker owns the partition, else to the owner; `None`: the owner is not connected.
     pub(crate) fn settle_session(&self, partition: PartitionId, over: &SessionHandle) -> Option<u64> {

@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout_at};
 use super::board::Board;
 use super::event::{Order, PeerEvent};
 use super::solo::{Solo, raise_term};
-use super::taken::{BrokerIdentity, claim};
+use super::taken::{AddressReach, BrokerIdentity, claim};
 use super::task::{ClusterTask, ClusterTaskParts};
 use super::{ORDERS, PEER_EVENTS, SOFTWARE};
 use crate::access::AccessControl;
@@ -56,6 +56,8 @@ pub(crate) struct Membership {
     pub(crate) orders: mpsc::Receiver<Order>,
     /// Set once this broker owns what it was first given.
     pub(crate) joined: watch::Sender<bool>,
+    /// Whether this broker is reached at its address; a broker alone has none.
+    pub(crate) reach: watch::Receiver<AddressReach>,
 }
 
 /// How a broker takes part in its cluster, which may be a cluster of one.
@@ -76,6 +78,7 @@ pub(crate) struct ClusterSetup {
 #[derive(Clone)]
 pub(crate) struct Joining {
     joined: watch::Receiver<bool>,
+    reach: watch::Receiver<AddressReach>,
     began: Instant,
     /// Of a broker alone: why the store is away, if it is.
     alone: Option<Arc<Outage>>,
@@ -95,8 +98,10 @@ pub(crate) async fn set_up_member(
     let (peers, peers_out) = mpsc::channel(PEER_EVENTS);
     let (topology, topology_out) = watch::channel(None);
     let (board, highest) = (Arc::new(Board::default()), Arc::new(HighestEpoch::default()));
+    let (reach_in, reach) = watch::channel(AddressReach::Unknown);
     let task = ClusterTask::new(ClusterTaskParts {
         node: Node::new(node_options(options, &*store, &address), clock.now().mono_ms),
+        partitions: store.info().partitions,
         address: address.clone(),
         store: coordination,
         clock: clock.clone(),
@@ -108,6 +113,7 @@ pub(crate) async fn set_up_member(
         counters: counters.clone(),
         software: SOFTWARE.to_owned(),
         access: access.clone(),
+        reach: reach.clone(),
     });
     let policy = AcquirePolicy {
         handover_timeout: options.membership.handover_timeout,
@@ -117,15 +123,15 @@ pub(crate) async fn set_up_member(
     let acquirer = Acquirer::new(store, &address, topology_out, policy, highest, Arc::default(), counters);
     let (own, cluster) = (address.clone(), options.cluster.clone());
     let look = async move {
-        claim(own, cluster, SOFTWARE, &access, &identity, orders_in).await;
+        claim(own, cluster, SOFTWARE, &access, &identity, reach_in, orders_in).await;
         Ok(())
     };
-    let (membership, joined) = membership(board, orders);
+    let (membership, joined) = membership(board, orders, reach.clone());
     Ok(ClusterSetup {
         clock,
         acquirer: Arc::new(acquirer),
         membership,
-        joining: Joining { joined, began: Instant::now(), alone: None },
+        joining: Joining { joined, reach, began: Instant::now(), alone: None },
         address: Some(address),
         peers: Some(peers),
         tasks: vec![("cluster", Box::pin(task.run())), ("address", Box::pin(look))],
@@ -159,12 +165,13 @@ pub(crate) async fn set_up_alone(
     let (_, nobody) = watch::channel(None);
     let acquirer =
         Acquirer::new(store, &local.to_string(), nobody, policy, Arc::default(), outage.clone(), counters);
-    let (membership, joined) = membership(board, orders);
+    let (_, reach) = watch::channel(AddressReach::Reached);
+    let (membership, joined) = membership(board, orders, reach.clone());
     Ok(ClusterSetup {
         clock: Arc::new(clock),
         acquirer: Arc::new(acquirer),
         membership,
-        joining: Joining { joined, began, alone: Some(outage) },
+        joining: Joining { joined, reach, began, alone: Some(outage) },
         address: None,
         peers: None,
         tasks: vec![("cluster", Box::pin(task.run()))],
@@ -172,28 +179,35 @@ pub(crate) async fn set_up_alone(
 }
 
 impl Joining {
-    /// Waits until the broker owns what it was first given.
+    /// Waits until the broker is reached at its address and owns what it was first given.
     pub(crate) async fn wait(
         mut self,
         end: BrokerExit,
         startup_timeout: Option<Duration>,
     ) -> Result<(), StartError> {
+        let began = self.began;
         let done = async {
+            let is_ready = async {
+                self.reach.wait_for(|reach| *reach == AddressReach::Reached).await.is_ok()
+                    && self.joined.wait_for(|joined| *joined).await.is_ok()
+            };
             tokio::select! {
-                // An error means that the engine's task has ended: the other branch tells.
-                Ok(_) = self.joined.wait_for(|joined| *joined) => Ok(()),
+                // Otherwise the engine's task has ended: the other branch tells.
+                true = is_ready => Ok(()),
                 ended = wait(end) => ended.map_err(StartError::Ended),
             }
         };
         let Some(startup_timeout) = startup_timeout else { return done.await };
-        if let Ok(done) = timeout_at(self.began + startup_timeout, done).await {
+        if let Ok(done) = timeout_at(began + startup_timeout, done).await {
             return done;
         }
-        let waited = self.began.elapsed();
+        let waited = began.elapsed();
         Err(match &self.alone {
             Some(outage) => StartError::StoreAway { waited, last: last_of(outage) },
             None => {
-                let why = "there is no leader that has given it anything, or the store is away".to_owned();
+                let none =
+                    || "there is no leader that has given it anything, or the store is away".to_owned();
+                let why = self.reach.borrow().problem().unwrap_or_else(none);
                 StartError::NotJoined { waited, why }
             }
         })
@@ -206,9 +220,13 @@ impl Joining {
     }
 }
 
-fn membership(board: Arc<Board>, orders: mpsc::Receiver<Order>) -> (Membership, watch::Receiver<bool>) {
+fn membership(
+    board: Arc<Board>,
+    orders: mpsc::Receiver<Order>,
+    reach: watch::Receiver<AddressReach>,
+) -> (Membership, watch::Receiver<bool>) {
     let (joined, joined_out) = watch::channel(false);
-    (Membership { board, orders, joined }, joined_out)
+    (Membership { board, orders, joined, reach }, joined_out)
 }
 
 fn node_options(options: &BrokerOptions, store: &dyn Store, address: &str) -> NodeOptions {

@@ -1,10 +1,12 @@
-//! Whose the address is that this broker advertises.
+//! Whose the address is that this broker advertises, and whether this broker is reached there.
 //!
-//! Purpose: two brokers with one address take the lease and partitions from each other for as long
+//! Purpose: a broker that is not reached at its address is not ready and is given no partitions,
+//! because clients would look for them there. And two brokers with one address take the lease and partitions from each other for as long
 //! as both run, because a cluster takes the later one for a restart of the earlier one. Of two that
 //! find the address free at the same moment, the one to which it leads goes on, and the other
 //! stops.
-//! Invariant: a broker that has been reached at its address once does not stop because of it.
+//! Invariant: a broker that has been reached at its address once does not stop because of it, nor is
+//! it looked for there again.
 //! Not in here: an address that leads to this machine from wherever it is tried (`localhost`). The
 //! leader refuses the heartbeats of the second broker, unless the leader is one of the two.
 
@@ -12,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use mtimer_protocol::{Role, Welcome};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 
 use super::event::Order;
@@ -42,11 +44,37 @@ impl BrokerIdentity {
     }
 }
 
+/// Whether this broker is reached at the address that it advertises.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum AddressReach {
+    /// It has not looked yet.
+    Unknown,
+    /// It was, once.
+    Reached,
+    /// It has never been; why, for people.
+    Unreached(String),
+}
+
+impl AddressReach {
+    /// Returns why clients are better sent elsewhere, if they are.
+    pub(crate) fn problem(&self) -> Option<String> {
+        match self {
+            Self::Reached => None,
+            Self::Unknown => {
+                Some("this broker has not been reached at its advertised address yet".to_owned())
+            }
+            Self::Unreached(why) => {
+                Some(format!("nobody reaches this broker at its advertised address: {why}"))
+            }
+        }
+    }
+}
+
 /// Who answers at an address.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum AddressHolder {
-    /// No broker that advertises it.
-    Nobody,
+    /// No broker that advertises it; why, for people.
+    Nobody(String),
     This,
     /// Another broker of the cluster that advertises it.
     Another,
@@ -64,34 +92,41 @@ pub(crate) async fn who_answers(
     identity: &BrokerIdentity,
 ) -> AddressHolder {
     // An observer's slot: a broker whose slots for clients or brokers are used up answers too.
-    match connect(address, software.to_owned(), own, Role::Observer, identity.client).await {
-        // It is met before it is welcomed.
-        Ok(_) if identity.met.load(Ordering::Acquire) => AddressHolder::This,
+    let answer = connect(address, software.to_owned(), own, Role::Observer, identity.client).await;
+    match answer {
+        // It is met before it is welcomed, or refused.
+        _ if identity.met.load(Ordering::Acquire) => AddressHolder::This,
         Ok((_, welcome)) if is_same(&welcome, address, cluster) => AddressHolder::Another,
-        Ok(_) => AddressHolder::Nobody,
-        Err(why) => {
-            tracing::debug!(address, why, "no broker answers at the advertised address");
-            AddressHolder::Nobody
+        Ok((_, welcome)) => {
+            let name = welcome.broker.as_deref().unwrap_or("one without a cluster");
+            AddressHolder::Nobody(format!(
+                "{address} is another broker's, {name} of cluster {:?}",
+                welcome.cluster
+            ))
         }
+        Err(why) => AddressHolder::Nobody(format!("{address}: {why}")),
     }
 }
 
-/// Looks who answers until it is this broker. If it is another one, orders the end of this one.
+/// Looks who answers until it is this broker, and tells what it has seen. If it is another one,
+/// orders the end of this one.
 pub(crate) async fn claim(
     address: String,
     cluster: String,
     software: &str,
     access: &AccessControl,
     identity: &BrokerIdentity,
+    seen: watch::Sender<AddressReach>,
     orders: mpsc::Sender<Order>,
 ) {
     let look = async {
         loop {
             match who_answers(&address, &cluster, software, access.peer_credentials(), identity).await {
-                AddressHolder::This => return,
+                AddressHolder::This => return note(&seen, AddressReach::Reached),
                 AddressHolder::Another => break,
-                AddressHolder::Nobody => sleep(LOOK_EVERY).await,
+                AddressHolder::Nobody(why) => note(&seen, AddressReach::Unreached(why)),
             }
+            sleep(LOOK_EVERY).await;
         }
         // If nobody takes it, the broker has ended already.
         let _ = orders.send(Order::AddressTaken { address, cluster }).await;
@@ -99,6 +134,22 @@ pub(crate) async fn claim(
     tokio::select! {
         () = look => {}
         () = orders.closed() => {}
+    }
+}
+
+/// Tells what was seen; the first failure and its end have a line of the log each.
+fn note(seen: &watch::Sender<AddressReach>, now: AddressReach) {
+    let before = seen.send_replace(now.clone());
+    match (before, now) {
+        (AddressReach::Unknown, AddressReach::Unreached(why)) => tracing::warn!(
+            why,
+            "nobody reaches this broker at its advertised address: it is not ready and is given no partitions; \
+             correct --advertise, or the network"
+        ),
+        (AddressReach::Unreached(_), AddressReach::Reached) => {
+            tracing::info!("this broker is reached at its advertised address");
+        }
+        _ => {}
     }
 }
 

@@ -1,6 +1,6 @@
 //! The cluster's task: hands the node what happens and carries out what it decides.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use super::board::{Board, Posted};
 use super::change;
 use super::event::{Order, PeerEvent, PeerWhat};
 use super::link::{LeaderConnection, LinkEvent};
+use super::taken::AddressReach;
 use crate::access::AccessControl;
 use crate::acquire::HighestEpoch;
 use crate::clock::BrokerClock;
@@ -35,6 +36,8 @@ const RESIGN: Duration = Duration::from_secs(1);
 /// What the task is made of.
 pub(crate) struct ClusterTaskParts {
     pub(crate) node: Node,
+    /// Partitions of the store.
+    pub(crate) partitions: u16,
     /// This broker's address in the topology.
     pub(crate) address: String,
     pub(crate) store: Arc<dyn Coordination>,
@@ -49,6 +52,8 @@ pub(crate) struct ClusterTaskParts {
     pub(crate) software: String,
     /// Has this broker's own token, for the leader.
     pub(crate) access: Arc<AccessControl>,
+    /// Whether this broker is reached at its address.
+    pub(crate) reach: watch::Receiver<AddressReach>,
 }
 
 /// See the module.
@@ -59,7 +64,11 @@ pub(crate) struct ClusterTask {
     calls: FuturesUnordered<BoxFuture<'static, NodeInput>>,
     reaching: bool,
     reach_at: Instant,
+    /// Partitions whose place in the store was not reached when it was last looked.
+    away: Vec<PartitionId>,
     posted: Posted,
+    /// Brokers that the log has called lost.
+    lost: BTreeSet<String>,
 }
 
 /// What the cluster's task waits for.
@@ -69,6 +78,8 @@ enum ClusterTaskEvent {
     Link(LinkEvent),
     Peer(PeerEvent),
     Board,
+    /// Whether this broker is reached at its address has been looked at.
+    Reach,
     /// The engine's task has ended.
     End,
 }
@@ -82,12 +93,18 @@ impl ClusterTask {
             calls: FuturesUnordered::new(),
             reaching: false,
             reach_at: Instant::now(),
+            away: Vec::new(),
+            lost: BTreeSet::new(),
             posted: Posted::default(),
         }
     }
 
     /// Runs until the engine's task has ended; then gives the lease up.
     pub(crate) async fn run(mut self) -> Result<(), BrokerError> {
+        // Usually it is reached within milliseconds, and nobody ever hears that it was not.
+        // An error means that the broker ends.
+        _ = self.parts.reach.wait_for(|reach| *reach != AddressReach::Unknown).await;
+        self.tell_unreachable();
         loop {
             self.look_at_reach();
             if !self.carry_out().await {
@@ -95,16 +112,18 @@ impl ClusterTask {
             }
             let node = &self.parts.node;
             self.parts.counters.note_node(node.counters(), node.leads(), node.term());
+            self.note_lost();
             match self.next().await {
                 ClusterTaskEvent::Time => self.tell(NodeInput::Tick),
-                ClusterTaskEvent::Node(input) => {
-                    if let NodeInput::Unreachable(partitions) = &input {
-                        self.reaching = false;
-                        let owned = partitions.iter().filter(|p| self.posted.owned.contains_key(p)).count();
-                        self.parts.counters.note_unreachable(owned);
-                    }
-                    self.tell(input);
+                ClusterTaskEvent::Node(NodeInput::Unreachable(partitions)) => {
+                    self.reaching = false;
+                    let owned = partitions.iter().filter(|p| self.posted.owned.contains_key(p)).count();
+                    self.parts.counters.note_unreachable(owned);
+                    self.away = partitions;
+                    self.tell_unreachable();
                 }
+                ClusterTaskEvent::Node(input) => self.tell(input),
+                ClusterTaskEvent::Reach => self.tell_unreachable(),
                 ClusterTaskEvent::Link(event) => self.take_from_link(event),
                 ClusterTaskEvent::Peer(event) => self.take_from_peer(event),
                 ClusterTaskEvent::Board => self.read_board(),
@@ -132,6 +151,7 @@ impl ClusterTask {
             event = link => ClusterTaskEvent::Link(event),
             Some(event) = self.parts.peers.recv() => ClusterTaskEvent::Peer(event),
             () = self.parts.board.changed() => ClusterTaskEvent::Board,
+            Ok(()) = self.parts.reach.changed() => ClusterTaskEvent::Reach,
             () = sleep_until(wake) => ClusterTaskEvent::Time,
         }
     }
@@ -143,6 +163,34 @@ impl ClusterTask {
     fn tell(&mut self, input: NodeInput) {
         let now = self.parts.clock.now();
         self.parts.node.handle(now, input);
+    }
+
+    /// Tells the node which partitions this broker cannot serve now: all, if nobody reaches it at its
+    /// address.
+    fn tell_unreachable(&mut self) {
+        let is_reached = *self.parts.reach.borrow() == AddressReach::Reached;
+        let all = || (0..self.parts.partitions).map(PartitionId).collect();
+        self.tell(NodeInput::Unreachable(if is_reached { self.away.clone() } else { all() }));
+    }
+
+    /// Notes which brokers the cluster has lost; each has a line of the log, and another when it is
+    /// back.
+    fn note_lost(&mut self) {
+        let lost: Vec<_> = self.parts.node.lost_brokers().map(|(a, since)| (a.to_owned(), since)).collect();
+        if lost.is_empty() && self.lost.is_empty() {
+            return;
+        }
+        for (address, _) in lost.iter().filter(|(address, _)| !self.lost.contains(address)) {
+            tracing::warn!(address, "the cluster has lost a broker: the others take its partitions over");
+        }
+        let members = self.parts.topology.borrow().clone();
+        for address in self.lost.iter().filter(|address| lost.iter().all(|(other, _)| other != *address)) {
+            if members.iter().any(|t| t.brokers.iter().any(|broker| broker.address == *address)) {
+                tracing::info!(address, "a broker that was lost is back");
+            }
+        }
+        self.lost = lost.iter().map(|(address, _)| address.clone()).collect();
+        self.parts.counters.note_lost(lost);
     }
 
     /// Tells the node how things on the board have changed.

@@ -114,7 +114,9 @@ impl Scrape {
 
     /// What was counted in the store; nothing if it was not.
     fn stored(&self, out: &mut MetricWriter<'_>) -> fmt::Result {
-        let Some(s) = &self.stored else { return Ok(()) };
+        // What is in a partition without an owner is in no count.
+        let is_whole = self.observed.engine.partitions >= self.observed.assigned;
+        let Some(s) = self.stored.as_ref().filter(|_| is_whole) else { return Ok(()) };
         let states = [
             ("pending", s.pending),
             ("retrying", s.retrying),
@@ -162,12 +164,15 @@ impl Scrape {
         out.one(&m::STORE_LOG_DROPPED, of(counters::LOG_DROPPED_RECORDS))?;
         out.one(&m::STORE_LOG_BYTES, of(counters::LOG_BYTES))?;
         out.one(&m::STORE_UNPROTECTED, of(counters::UNPROTECTED_MASTERS))?;
+        out.one(&m::STORE_EVICTING, of(counters::EVICTING_MASTERS))?;
         out.one(&m::STORE_LOG_AT_RISK, of(counters::LOG_AT_RISK))
     }
 
     fn cluster(&self, out: &mut MetricWriter<'_>) -> fmt::Result {
         out.one(&m::LEADER, u64::from(self.shell.leads))?;
         out.one(&m::TERM, self.shell.term)?;
+        out.one(&m::LOST_BROKERS, self.observed.lost_brokers)?;
+        out.one(&m::ADDRESS_REACHED, u64::from(self.observed.is_reached))?;
         let events = self.shell.node.iter().map(|(name, n)| (name.trim_end_matches("_total"), *n));
         out.by(&m::CLUSTER_EVENTS, "event", events)
     }
@@ -254,7 +259,8 @@ impl Scrape {
             ("missed_reading", C::ClockReadingsMissed),
             ("doubtful", C::ClockDoubtful),
         ];
-        out.by(&m::CLOCK_EVENTS, "event", by(&clock))
+        out.by(&m::CLOCK_EVENTS, "event", by(&clock))?;
+        out.one(&m::CLOCK_STANDSTILL, self.observed.still_ms as f64 / 1_000.0)
     }
 
     /// What does not expire has no sample.

@@ -111,7 +111,7 @@ impl MetricsSource {
     async fn count(&self) -> Option<Census> {
         let (to, stored) = oneshot::channel();
         self.control.send(Control::Stored(to)).await.ok()?;
-        stored.await.ok()
+        stored.await.ok().flatten()
     }
 
     async fn ask<T>(&self, question: impl FnOnce(oneshot::Sender<T>) -> Control) -> Result<T, SourceError> {

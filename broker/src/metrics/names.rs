@@ -66,10 +66,13 @@ metrics! {
     Gauge STORE_LOG_BYTES = "mtimer_store_log_bytes", "Memory of the log of last writes";
     Gauge STORE_LOG_AT_RISK = "mtimer_store_log_at_risk", "1 if a failover of Redis may lose answered writes, else 0";
     Gauge STORE_UNPROTECTED = "mtimer_store_unprotected_masters", "Masters of Redis without an append-only file and without replicas";
+    Gauge STORE_EVICTING = "mtimer_store_evicting_masters", "Masters of Redis that may evict keys when their memory is full";
     Gauge STORE_DISK_FREE = "mtimer_store_disk_free_bytes", "Free space on the disk of the embedded store";
     Counter LANES_ENDED = "mtimer_partition_ownerships_ended_total", "Ownerships of a partition that ended, by reason: fenced, rolled_back, broken, released";
 
     Gauge LEADER = "mtimer_leader", "1 if this broker leads its cluster, else 0; 1 where there is no cluster";
+    Gauge LOST_BROKERS = "mtimer_lost_brokers", "Brokers that the cluster has lost within the last hour and that have not come back";
+    Gauge ADDRESS_REACHED = "mtimer_address_reached", "1 if this broker was reached at the address that it advertises, or has none; else 0";
     Gauge TERM = "mtimer_term", "Highest term of a leader that this broker has seen; 0 where there is no cluster";
     Counter CLUSTER_EVENTS = "mtimer_cluster_events_total", "What has happened to this broker's part in the cluster, by event";
     Gauge PARTITIONS_OWNED = "mtimer_partitions_owned", "Partitions that this broker owns";
@@ -90,6 +93,7 @@ metrics! {
     Gauge CERTIFICATE_EXPIRES = "mtimer_certificate_expires_timestamp_seconds", "When the first certificate in a file of this broker expires, seconds since 1970, by the setting that names the file";
     Gauge TOKEN_EXPIRES = "mtimer_token_expires_timestamp_seconds", "When the first token expires, seconds since 1970, by whose: peer_token, tokens";
     Counter LIMIT_REFUSALS = "mtimer_limit_refusals_total", "Schedules and connections refused because a limit of a token or a group was reached, by reason";
+    Gauge CLOCK_STANDSTILL = "mtimer_clock_standstill_seconds", "How long time stands still yet, because the deciding clock was set back; 0 if it does not";
     Counter CLOCK_EVENTS = "mtimer_clock_events_total", "Trouble with the cluster clock, by event: step, outlier, missed_reading, doubtful";
     Counter ACCEPT_ERRORS = "mtimer_accept_errors_total", "Errors of the listener, mostly for want of file descriptors";
 

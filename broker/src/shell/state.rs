@@ -1,12 +1,17 @@
 //! What the engine's task tells of itself: metrics, readiness, the state in numbers.
 
+use mtimer_core::clock::Standstill;
 use mtimer_core::{Input, SessionEvent};
 use mtimer_protocol::{Query, QueryAnswer, ServerMessage, Status};
+use mtimer_store::counters::EVICTING_MASTERS;
 use tokio::sync::oneshot;
 
 use super::{SELF, Shell};
 use crate::observed::Observed;
 use crate::stopping::StopPhase;
+
+/// A standstill of time that lasts for so long in all makes a broker not ready, ms.
+const STANDSTILL_MS: u64 = 2_000;
 
 impl Shell {
     pub(super) fn observe(&self, top: usize) -> Observed {
@@ -15,6 +20,9 @@ impl Shell {
             engine: self.engine.figures(top),
             lanes: self.lanes.figures(),
             assigned: self.share.len() as u64,
+            is_reached: self.membership.reach.borrow().problem().is_none(),
+            still_ms: self.clock.standstill().map_or(0, |still| still.left_ms),
+            lost_brokers: self.counters.lost_brokers().len() as u64,
             unreachable: self.unreachable() as u64,
             sessions: self.sessions.count(),
             events: self.inbox.len() as u64,
@@ -31,9 +39,24 @@ impl Shell {
         if !self.has_joined() {
             why.push("the broker has not joined its cluster yet".to_owned());
         }
-        let missing = self.share.iter().filter(|partition| !self.lanes.owns(**partition)).count();
+        let missing = self.missing();
         if missing > 0 {
             why.push(format!("{missing} of {} partitions are not acquired yet", self.share.len()));
+        }
+        why.extend(self.membership.reach.borrow().problem());
+        if self.evicting() > 0 {
+            why.push(
+                "Redis may evict keys, so new timers are refused: set its maxmemory-policy to noeviction"
+                    .to_owned(),
+            );
+        }
+        if let Some(still) = self.clock.standstill().filter(|still| still.total_ms() >= STANDSTILL_MS) {
+            let Standstill { for_ms, left_ms } = still;
+            why.push(format!(
+                "time has stood still for {} s and goes on in {} s: the deciding clock was set back",
+                for_ms / 1_000,
+                left_ms.div_ceil(1_000)
+            ));
         }
         let down = self.unreachable();
         if down > 0 {
@@ -41,6 +64,17 @@ impl Shell {
             why.push(format!("the store of {down} of {owned} partitions cannot be reached"));
         }
         why
+    }
+
+    /// Masters of Redis that may evict keys.
+    fn evicting(&self) -> u64 {
+        let counters = self.store.counters();
+        counters.into_iter().find(|(name, _)| *name == EVICTING_MASTERS).map_or(0, |(_, masters)| masters)
+    }
+
+    /// Partitions that this broker is to own and does not.
+    fn missing(&self) -> usize {
+        self.share.iter().filter(|partition| !self.lanes.owns(**partition)).count()
     }
 
     /// Owned partitions whose store cannot be reached. A partition with nothing to do notices late
@@ -75,6 +109,19 @@ impl Shell {
         status.counters.extend(stored);
         status.counters.push(("not_ready".to_owned(), self.unready().len() as u64));
         status.counters.push(("store_unreachable_partitions".to_owned(), self.unreachable() as u64));
+        let still = self.clock.standstill().unwrap_or_default();
+        status
+            .counters
+            .push(("clock_standstill_ms".to_owned(), still.for_ms.max(u64::from(still.left_ms > 0))));
+        status.counters.push(("clock_standstill_left_ms".to_owned(), still.left_ms));
+        let is_unreached = self.membership.reach.borrow().problem().is_some();
+        status.counters.push(("address_unreached".to_owned(), is_unreached.into()));
+        // What is between two owners is in nobody's count.
+        let unknown = status.counters.iter_mut().find(|(name, _)| name == "stored_unknown_partitions");
+        unknown.into_iter().for_each(|(_, partitions)| *partitions += self.missing() as u64);
+        let now = self.clock.now().mono_ms;
+        let lost = self.counters.lost_brokers().into_iter();
+        status.lost_brokers = lost.map(|(address, since)| (address, now.saturating_sub(since))).collect();
         self.counters.merge_into(&mut status.counters);
     }
 }

@@ -221,7 +221,7 @@ impl World {
             Step::Assign(a, b) => self.assign(a, b),
             Step::Wait(ms) => {
                 self.now += Duration::from_millis(ms);
-                self.requests.sweep(self.now, "no connection", &self.routes);
+                self.requests.sweep(self.now, |_| "no connection".to_owned(), &self.routes);
             }
         }
         Ok(())
@@ -245,7 +245,7 @@ proptest! {
         // Time alone ends everything.
         for _ in 0..4 {
             world.now += Duration::from_millis(REPEAT_HORIZON_MS);
-            world.requests.sweep(world.now, "no connection", &world.routes);
+            world.requests.sweep(world.now, |_| "no connection".to_owned(), &world.routes);
         }
         prop_assert!(world.requests.is_empty());
         prop_assert_eq!(world.permits.available_permits(), 10_000, "all are released");
@@ -295,7 +295,7 @@ fn a_call_finds_its_way_to_the_owner() {
     world.requests.reply(session, corr, moved("a"), world.now, &mut world.routes).unwrap();
     assert!(sent(&mut world, 0).is_none() && sent(&mut world, 1).is_none());
     world.now += Duration::from_millis(25);
-    assert!(world.requests.sweep(world.now, "", &world.routes));
+    assert!(world.requests.sweep(world.now, |_| String::new(), &world.routes));
     let (_, _, first) = sent(&mut world, 0).unwrap();
     // The owner dies: nobody has it, and then b does, with the time of the first sending.
     world.step(Step::Cut(0)).unwrap();

@@ -140,6 +140,21 @@ fn a_broker_alone_ends_what_was_known_of_a_cluster() {
     assert_eq!((table(&routes), routes.topology()), (vec![Some(3); 4], None));
 }
 
+#[test]
+fn an_error_names_the_broker_that_is_not_connected() {
+    let mut routes = Routes::new(P);
+    routes.opened(&handle(1, "a"));
+    routes.observe(topology(1, 1, &["a", "b"], &[Some(0), Some(1), None, None]));
+    let why = |goal: Goal, fault| routes.why_unrouted(&goal, fault);
+    let owned_by_b = || Goal::Partition(PartitionId(1));
+    assert_eq!(why(owned_by_b(), "no route to x"), "the partition's owner, b, is not connected");
+    let fault = "no connection to a broker at b: refused";
+    let named = "the partition's owner, b, is not connected: no connection to a broker at b: refused";
+    assert_eq!(why(owned_by_b(), fault), named);
+    assert_eq!(why(Goal::Partition(PartitionId(2)), fault), "the partition's owner is not known");
+    assert_eq!(why(Goal::Broker("c".to_owned()), ""), "the broker, c, is not connected");
+}
+
 proptest! {
     #[test]
     fn requests_never_go_to_a_closed_or_stopping_broker(steps in proptest::collection::vec((0u8..5, 0u64..6, 0u16..4), 0..60)) {

@@ -32,9 +32,11 @@ pub fn screen(who: &Principal, answer: &mut QueryAnswer) {
         }
         QueryAnswer::Dead { rows, .. } => rows.retain(|row| may_read(&row.timer.dest)),
         QueryAnswer::Unconfirmed { rows, .. } => rows.retain(|row| may_read(&row.timer.dest)),
+        QueryAnswer::Status(status) => {
+            status.parked_destinations.retain(|parked| may_read(&parked.dest));
+        }
         // What they need is asked before.
         QueryAnswer::Timer(_)
-        | QueryAnswer::Status(_)
         | QueryAnswer::Cluster(_)
         | QueryAnswer::Broker(_)
         | QueryAnswer::Failed { .. }

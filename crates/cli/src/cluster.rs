@@ -113,8 +113,9 @@ impl Picture {
         let views = client.broker_views().await;
         let brokers = views.into_iter().map(|(address, view)| (address, view.map_err(|e| e.to_string())));
         let brokers = brokers.collect();
-        // A broker that does not answer is a problem that is seen from its view.
-        let problems = client.status().await.map_or_else(|_| Vec::new(), |s| problems::of_status(&s));
+        // Without an answer nobody knows what else is wrong.
+        let unanswered = |error| vec![format!("not all brokers have said what is wrong: {error}")];
+        let problems = client.status().await.map_or_else(unanswered, |status| problems::of_status(&status));
         let mut this = Self { cluster: client.info().cluster.clone(), view, brokers, problems };
         this.problems.extend(this.own_problems());
         Ok(this)
@@ -130,6 +131,11 @@ impl Picture {
             let row = view.as_ref().ok()?.partitions.iter().find(|p| p.partition == partition)?;
             Some((address.as_str(), row))
         })
+    }
+
+    /// What the store holds of a partition, if its owner has told and could count it.
+    fn counted(&self, partition: PartitionId) -> Option<&PartitionView> {
+        self.owner(partition).map(|(_, row)| row).filter(|row| row.reachable)
     }
 
     fn numbers(&self) -> Vec<PartitionId> {
@@ -184,7 +190,9 @@ impl Picture {
             self.brokers.iter().map(|(address, view)| self.broker_json(address, view)).collect();
         let partitions: Vec<Value> = self.numbers().into_iter().map(|p| self.partition_json(p)).collect();
         let rows = || self.brokers.iter().filter_map(|(_, v)| v.as_ref().ok()).flat_map(|v| &v.partitions);
-        let total = |count: fn(&PartitionView) -> u64| rows().map(count).sum::<u64>();
+        // A sum that lacks a partition would be less than there is.
+        let is_whole = self.numbers().into_iter().all(|p| self.counted(p).is_some());
+        let total = |count: fn(&PartitionView) -> u64| is_whole.then(|| rows().map(count).sum::<u64>());
         let mut clients = Vec::new();
         for (address, view) in &self.brokers {
             for c in view.iter().flat_map(|v| &v.clients) {
@@ -215,8 +223,9 @@ impl Picture {
     fn broker_json(&self, address: &str, view: &Result<BrokerView, String>) -> Value {
         let t = &self.view.topology;
         let member = self.view.members.iter().find(|m| m.address == *address);
-        let load =
-            view.as_ref().map(|v| v.load).or_else(|_| member.map(|m| m.load).ok_or(())).unwrap_or_default();
+        // Of a broker that nobody hears of nothing is known, which is not 0.
+        let load = view.as_ref().map(|v| v.load).ok().or_else(|| member.map(|m| m.load));
+        let owned = view.as_ref().map(|v| v.partitions.len()).ok();
         json!({
             "address": address,
             "leads": self.clustered() && t.leader == *address,
@@ -227,10 +236,10 @@ impl Picture {
             "stopping": member.is_some_and(|m| m.stopping),
             "held_back_ms": member.map_or(0, |m| m.held_back_ms),
             "unreachable_partitions": member.map_or(0, |m| m.unreachable),
-            "partitions": view.as_ref().map_or_else(|_| member.map_or(0, |m| m.owned as usize), |v| v.partitions.len()),
-            "sessions": load.sessions,
-            "loaded": load.loaded,
-            "in_flight": load.in_flight,
+            "partitions": owned.or_else(|| member.map(|m| m.owned as usize)),
+            "sessions": load.map(|load| load.sessions),
+            "loaded": load.map(|load| load.loaded),
+            "in_flight": load.map(|load| load.in_flight),
             "error": view.as_ref().err(),
         })
     }
@@ -238,20 +247,24 @@ impl Picture {
     fn partition_json(&self, partition: PartitionId) -> Value {
         let owned = self.owner(partition);
         let row = owned.map(|(_, row)| *row).unwrap_or_default();
+        // What nobody could count is null, not 0.
+        let counted = self.counted(partition);
+        let stored = |count: fn(&PartitionView) -> u64| counted.map(count);
+        let of_owner = |count: u64| owned.map(|_| count);
         json!({
             "partition": partition.0,
             "assigned": self.view.topology.owner(partition),
             "owner": owned.map(|(owner, _)| owner),
             "epoch": owned.map(|_| row.epoch.0),
             "reachable": row.reachable,
-            "pending": row.pending,
-            "overdue": row.overdue,
-            "loaded": row.loaded,
-            "in_flight": row.in_flight,
-            "retrying": row.retrying,
-            "parked": row.parked,
-            "taken": row.taken,
-            "dead": row.dead,
+            "pending": stored(|p| p.pending),
+            "overdue": stored(|p| p.overdue),
+            "loaded": of_owner(row.loaded),
+            "in_flight": of_owner(row.in_flight),
+            "retrying": stored(|p| p.retrying),
+            "parked": stored(|p| p.parked),
+            "taken": stored(|p| p.taken),
+            "dead": stored(|p| p.dead),
         })
     }
 
@@ -336,13 +349,13 @@ impl Picture {
         ]);
         for (address, view) in &self.brokers {
             let b = self.broker_json(address, view);
-            let number = |name: &str| grouped(b[name].as_u64().unwrap_or_default());
+            let number = |name: &str| b[name].as_u64().map_or_else(|| "?".to_owned(), grouped);
             let marks = [
                 (b["leads"] == true, "leads"),
                 (b["draining"] == true, "draining"),
                 (b["stopping"] == true, "stopping"),
                 (b["held_back_ms"].as_u64() > Some(0), "held back: comes and goes"),
-                (b["unreachable_partitions"].as_u64() > Some(0), "does not reach the whole store"),
+                (b["unreachable_partitions"].as_u64() > Some(0), "cannot serve all partitions"),
             ];
             let marks: Vec<&str> = marks.iter().filter(|(on, _)| *on).map(|(_, mark)| *mark).collect();
             table.row([
@@ -375,9 +388,13 @@ impl Picture {
         for &partition in numbers {
             let owned = self.owner(partition);
             let row = owned.map(|(_, row)| *row).unwrap_or_default();
-            let counts =
-                [row.pending, row.overdue, row.loaded, row.in_flight, row.retrying, row.dead].map(grouped);
-            let [pending, overdue, loaded, flying, retrying, dead] = counts;
+            let counted = self.counted(partition);
+            let stored =
+                |count: fn(&PartitionView) -> u64| counted.map(count).map_or_else(|| "?".to_owned(), grouped);
+            let of_owner = |count: u64| owned.map_or_else(|| "-".to_owned(), |_| grouped(count));
+            let (pending, overdue) = (stored(|p| p.pending), stored(|p| p.overdue));
+            let (loaded, flying) = (of_owner(row.loaded), of_owner(row.in_flight));
+            let (retrying, dead) = (stored(|p| p.retrying), stored(|p| p.dead));
             table.row([
                 partition.to_string(),
                 owned.map_or("-", |(owner, _)| owner).to_owned(),

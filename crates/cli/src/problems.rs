@@ -2,7 +2,9 @@
 //!
 //! Brokers judge, and say it in numbers (`broker/src/reports.rs`, `/readyz`). Here are the words.
 
-use mtimer_client::Status;
+use std::time::Duration;
+
+use mtimer_client::{ParkedDestination, Status};
 use mtimer_store::counters;
 
 use super::output::{Output, Tone, counted, grouped};
@@ -10,29 +12,74 @@ use super::output::{Output, Tone, counted, grouped};
 /// Timers in memory take so much of the budget, in percent, that it is reported.
 const NEAR_BUDGET: u64 = 90;
 
-/// Returns the value of a counter.
-type CounterLookup<'a> = &'a dyn Fn(&str) -> u64;
-/// Says what the value of a counter means; another counter may have more to say.
-type Sentence = fn(u64, CounterLookup<'_>) -> String;
+/// Destinations, and brokers, that a sentence names.
+const NAMED: usize = 5;
 
-/// Counters that are 0 while all is well, and the sentence for any other value.
-const PROBLEMS: [(&str, Sentence); 15] = [
+/// Says what the value of a counter means; other numbers may have more to say.
+type Sentence = fn(u64, &Status) -> String;
+
+/// Counters that are 0 while all is well, and the sentence for any other value. The gravest first.
+const PROBLEMS: [(&str, Sentence); 22] = [
+    ("clock_standstill_ms", |ms, status| {
+        format!(
+            "time has stood still for {} and goes on in {}: the deciding clock was set back (that of Redis; without it, \
+             of the broker's host), and nothing becomes due meanwhile; set it right, or restart all brokers to go on from \
+             it at once",
+            span(ms),
+            span(count(status, "clock_standstill_left_ms"))
+        )
+    }),
     ("store_unreachable_partitions", |partitions, _| {
         format!(
             "the store of {} cannot be reached: new timers are refused there; see the log of the broker, and Redis",
             counted(partitions, "partition")
         )
     }),
-    ("not_ready", |_, _| {
-        "not ready: a broker is stopping, has not joined its cluster, or does not have all of its partitions and their \
-         stores; its /readyz says which"
+    (counters::EVICTING_MASTERS, |_, _| {
+        "Redis may evict keys when its memory is full, and timers would vanish: new timers are refused there; set its \
+         maxmemory-policy to noeviction"
             .to_owned()
     }),
-    ("rolled_back_lately", |ownerships, _| {
+    ("address_unreached", |brokers, _| {
+        let who = if brokers == 1 { "a broker".to_owned() } else { counted(brokers, "broker") };
         format!(
-            "Redis has lost writes: {} of partitions ended by it, the last within this hour, and what was answered just \
-             before may be lost: the broker's log says when",
-            counted(ownerships, "ownership")
+            "nobody reaches {who} at the advertised address, so clients cannot either, and no partitions are given to it: \
+             correct --advertise, or the network; its log says why"
+        )
+    }),
+    ("not_ready", |_, _| {
+        "not ready: new timers may be refused, or wait; the broker's /readyz says why".to_owned()
+    }),
+    ("stored_unknown_partitions", |partitions, _| {
+        format!(
+            "what the store holds of {} is not known: it does not answer, or no broker has them now",
+            counted(partitions, "partition")
+        )
+    }),
+    ("stored_age_ms", |ms, _| {
+        format!("the store could not be counted: what it holds is as of {} ago", span(ms))
+    }),
+    ("rolled_back_lately", |ownerships, status| {
+        format!(
+            "Redis has lost writes: {} of partitions ended by it {}, and what was answered just before may be lost: the \
+             broker's log says more",
+            counted(ownerships, "ownership"),
+            when(status, "rolled_back")
+        )
+    }),
+    ("log_dropped_lately", |records, status| {
+        format!(
+            "{} of the last writes were dropped from the log {}: a failover of Redis may have lost them; see why \
+             replicas lag, or raise redis-write-log",
+            counted(records, "record"),
+            when(status, "log_dropped")
+        )
+    }),
+    ("unconfirmed_lately", |timers, status| {
+        format!(
+            "{} delivered at most once had no outcome {}: mtimer dead unconfirmed shows them",
+            counted(timers, "timer"),
+            when(status, "unconfirmed")
         )
     }),
     (counters::LOG_AT_RISK, |_, _| {
@@ -43,8 +90,8 @@ const PROBLEMS: [(&str, Sentence); 15] = [
         "Redis keeps no append-only file and has no replica: a restart of it loses timers; set appendonly yes there"
             .to_owned()
     }),
-    (counters::DISK_LEVEL, |level, count| {
-        let free = grouped(count(counters::DISK_FREE_BYTES));
+    (counters::DISK_LEVEL, |level, status| {
+        let free = grouped(count(status, counters::DISK_FREE_BYTES));
         match level {
             1 => format!("the disk of the data directory is nearly full: {free} bytes are free"),
             _ => format!(
@@ -52,15 +99,21 @@ const PROBLEMS: [(&str, Sentence); 15] = [
             ),
         }
     }),
-    ("destinations_unserved", |destinations, _| {
+    ("destinations_unserved", |destinations, status| {
         format!(
-            "nobody is registered for {} with due timers, which are parked: mtimer cluster status shows who listens",
-            counted(destinations, "destination")
+            "nobody is registered for {} with due timers, which are parked{}: mtimer cluster status shows who listens",
+            counted(destinations, "destination"),
+            parked(status, |one| one.sessions == 0)
         )
     }),
-    ("destinations_behind", |destinations, _| {
+    ("destinations_behind", |destinations, status| {
         let verb = if destinations == 1 { "falls" } else { "fall" };
-        format!("{} {verb} behind: handlers take less than what is due", counted(destinations, "destination"))
+        let parked = parked(status, |one| one.sessions > 0);
+        let parked = if parked.is_empty() { parked } else { format!("; parked{parked}") };
+        format!(
+            "{} {verb} behind: handlers take less than what is due{parked}",
+            counted(destinations, "destination")
+        )
     }),
     ("destinations_failing", |destinations, _| {
         format!(
@@ -68,8 +121,12 @@ const PROBLEMS: [(&str, Sentence); 15] = [
             counted(destinations, "destination")
         )
     }),
-    ("dead_letters_lately", |timers, _| {
-        format!("{} died within the last 10 s: mtimer dead list shows why", counted(timers, "timer"))
+    ("dead_letters_lately", |timers, status| {
+        format!(
+            "{} died {}: mtimer dead list shows why",
+            counted(timers, "timer"),
+            when(status, "dead_letters")
+        )
     }),
     ("timeouts_lately", |callbacks, _| {
         format!(
@@ -98,15 +155,25 @@ const PROBLEMS: [(&str, Sentence); 15] = [
 
 /// What brokers say of themselves that is not as it should be.
 pub(crate) fn of_status(status: &Status) -> Vec<String> {
-    let count =
-        |name: &str| status.counters.iter().find(|(known, _)| known == name).map_or(0, |(_, count)| *count);
-    let mut problems: Vec<String> = PROBLEMS
-        .iter()
-        .map(|(name, sentence)| (count(name), sentence))
-        .filter(|(value, _)| *value > 0)
-        .map(|(value, sentence)| sentence(value, &count))
-        .collect();
-    let budget = count("memory_budget_bytes");
+    let value = |name: &str| match name {
+        // The broker looks at them every ten seconds only.
+        "destinations_unserved" => {
+            let unserved = status.parked_destinations.iter().filter(|one| one.sessions == 0).count();
+            count(status, name).max(unserved as u64)
+        }
+        // That is said in other words.
+        "clock_doubtful_lately" if count(status, "clock_standstill_ms") > 0 => 0,
+        _ => count(status, name),
+    };
+    let mut problems = lost_brokers(status);
+    problems.extend(
+        PROBLEMS
+            .iter()
+            .map(|(name, sentence)| (value(name), sentence))
+            .filter(|(value, _)| *value > 0)
+            .map(|(value, sentence)| sentence(value, status)),
+    );
+    let budget = count(status, "memory_budget_bytes");
     let percent = status.loaded_bytes.saturating_mul(100).checked_div(budget).unwrap_or(0);
     if percent >= NEAR_BUDGET {
         problems.push(format!(
@@ -114,6 +181,56 @@ pub(crate) fn of_status(status: &Status) -> Vec<String> {
         ));
     }
     problems
+}
+
+/// The value of a counter.
+pub(crate) fn count(status: &Status, name: &str) -> u64 {
+    status.counters.iter().find(|(known, _)| known == name).map_or(0, |(_, count)| *count)
+}
+
+/// Which brokers were lost, and when.
+fn lost_brokers(status: &Status) -> Vec<String> {
+    let lost = &status.lost_brokers;
+    if lost.is_empty() {
+        return Vec::new();
+    }
+    let name = |(address, ms): &(String, u64)| format!("{address} {} ago", span(*ms));
+    let verb = if lost.len() == 1 { "was" } else { "were" };
+    vec![format!(
+        "{} {verb} lost and {verb} not seen again ({}): see why; what they owned is taken over",
+        counted(lost.len() as u64, "broker"),
+        listed(lost.len(), lost.iter().map(name))
+    )]
+}
+
+/// The destinations with parked timers, in brackets; empty if there are none.
+fn parked(status: &Status, which: fn(&ParkedDestination) -> bool) -> String {
+    let all = || status.parked_destinations.iter().filter(|one| which(one));
+    let name = |one: &ParkedDestination| format!("{}: {}", one.dest, grouped(one.parked));
+    let names = listed(all().count(), all().map(name));
+    if names.is_empty() { names } else { format!(" ({names})") }
+}
+
+/// The first of some names.
+fn listed(count: usize, names: impl Iterator<Item = String>) -> String {
+    let shown: Vec<String> = names.take(NAMED).collect();
+    let more = if count > shown.len() { ", ..." } else { "" };
+    shown.join(", ") + more
+}
+
+/// When losses of this kind began and when the last one was.
+fn when(status: &Status, kind: &str) -> String {
+    let ago = |which: &str| count(status, &format!("{kind}_{which}_ms"));
+    let (first, last) = (ago("first"), ago("last"));
+    if first == last {
+        return format!("{} ago", span(first));
+    }
+    format!("within the last {}, the last {} ago", span(first), span(last))
+}
+
+/// A duration in whole seconds.
+fn span(ms: u64) -> String {
+    humantime::format_duration(Duration::from_secs(ms.div_ceil(1_000))).to_string()
 }
 
 /// The problems as lines for people, or that there is none.
@@ -126,6 +243,8 @@ pub(crate) fn lines(problems: &[String], out: Output) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use mtimer_client::Destination;
+
     use super::*;
 
     fn status(counters: &[(&str, u64)]) -> Status {
@@ -140,6 +259,22 @@ mod tests {
         assert_eq!(lines(&[], Output::new(true)), ["nothing is wrong"]);
         let all = [
             ("store_unreachable_partitions", 1, "the store of 1 partition cannot be reached"),
+            (
+                "clock_standstill_ms",
+                14_001,
+                "time has stood still for 15s and goes on in 0s: the deciding clock was set back",
+            ),
+            (
+                "store_evicting_masters",
+                1,
+                "new timers are refused there; set its maxmemory-policy to noeviction",
+            ),
+            ("address_unreached", 1, "nobody reaches a broker at the advertised address"),
+            ("address_unreached", 2, "nobody reaches 2 brokers at the advertised address"),
+            ("stored_unknown_partitions", 3, "what the store holds of 3 partitions is not known"),
+            ("stored_age_ms", 61_000, "what it holds is as of 1m 1s ago"),
+            ("log_dropped_lately", 2, "2 records of the last writes were dropped"),
+            ("unconfirmed_lately", 1, "1 timer delivered at most once had no outcome"),
             ("not_ready", 2, "not ready: "),
             ("rolled_back_lately", 2, "has lost writes: 2 ownerships of partitions ended by it"),
             ("store_log_at_risk", 1, "may lose answered writes"),
@@ -162,5 +297,60 @@ mod tests {
             assert!(problems.len() == 1 && problems[0].contains(words), "{name}: {problems:?}");
             assert_eq!(lines(&problems, Output::new(true)), [format!("! {}", problems[0])]);
         }
+    }
+
+    #[test]
+    fn what_was_lost_is_told_with_since_when() {
+        let lately = |first, last| {
+            let counters = [
+                ("dead_letters_lately", 3),
+                ("dead_letters_first_ms", first),
+                ("dead_letters_last_ms", last),
+            ];
+            of_status(&status(&counters)).remove(0)
+        };
+        assert_eq!(lately(41_000, 41_000), "3 timers died 41s ago: mtimer dead list shows why");
+        let words = "3 timers died within the last 1m 1s, the last 2s ago: mtimer dead list shows why";
+        assert_eq!(lately(61_000, 2_000), words);
+        let lost = |n: u64| {
+            let lost_brokers = (1..=n).map(|n| (format!("b{n}:1"), 60_000 * n)).collect();
+            of_status(&Status { lost_brokers, ..Status::default() }).remove(0)
+        };
+        assert!(
+            lost(1).starts_with("1 broker was lost and was not seen again (b1:1 1m ago): "),
+            "{}",
+            lost(1)
+        );
+        assert!(
+            lost(2).starts_with("2 brokers were lost and were not seen again (b1:1 1m ago, b2:1 2m ago): ")
+        );
+        assert!(lost(6).contains("b5:1 5m ago, ...)"), "{}", lost(6));
+    }
+
+    #[test]
+    fn parked_destinations_are_named_at_once() {
+        let one = |app: &str, sessions| ParkedDestination {
+            dest: Destination::new("g", app).expect("a destination"),
+            parked: 1_200,
+            sessions,
+        };
+        let of = |parked_destinations, behind| {
+            let counters = vec![("destinations_behind".to_owned(), behind)];
+            of_status(&Status { parked_destinations, counters, ..Status::default() })
+        };
+        let unserved = of(vec![one("a", 0), one("b", 1), one("c", 0)], 1);
+        let named = "nobody is registered for 2 destinations with due timers, which are parked (g/a: 1,200, g/c: 1,200)";
+        assert!(unserved[0].starts_with(named), "{unserved:?}");
+        assert!(
+            unserved[1].ends_with("handlers take less than what is due; parked (g/b: 1,200)"),
+            "{unserved:?}"
+        );
+        assert_eq!(of(vec![one("b", 1)], 0), [""; 0], "it may take them at once");
+    }
+
+    #[test]
+    fn a_standstill_is_not_belittled_by_a_second_sentence() {
+        let problems = of_status(&status(&[("clock_standstill_ms", 1), ("clock_doubtful_lately", 1)]));
+        assert_eq!(problems.len(), 1, "{problems:?}");
     }
 }

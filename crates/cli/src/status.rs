@@ -1,7 +1,7 @@
 //! `mtimer status`: a broker's state in numbers.
 
 use clap::Args;
-use mtimer_client::Client;
+use mtimer_client::{Client, ParkedDestination};
 use serde_json::{Map, Value, json};
 
 use super::args::ClientArgs;
@@ -32,12 +32,18 @@ pub(crate) struct StatusCommand {
     client: ClientArgs,
 }
 
+/// What is counted in the store.
+const STORED: [&str; 7] = ["pending", "retrying", "parked", "taken", "dead", "keys", "residue"];
+
 impl StatusCommand {
     pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
         let ask = async |client: &Client| Ok((client.info(), client.status().await?));
         let asked =
             if self.all { self.client.looking(ask).await } else { self.client.looking_at_one(ask).await };
         let (info, status) = asked?;
+        // What is not known is not shown as a number.
+        let unknown = problems::count(&status, "stored_unknown_partitions");
+        let age_ms = problems::count(&status, "stored_age_ms");
         let numbers = [
             ("pending", status.pending, "first delivery to come"),
             ("retrying", status.retrying, "a further attempt to come"),
@@ -56,7 +62,14 @@ impl StatusCommand {
                 if self.all { "clients, once at each broker" } else { "clients, and at the leader brokers" },
             ),
         ];
-        let problems = problems::of_status(&status);
+        let mut problems = problems::of_status(&status);
+        let left_out = problems::count(&status, "brokers_unanswered");
+        if left_out > 0 {
+            problems.push(format!(
+                "{} not connected, and left out of these numbers: mtimer cluster status names them",
+                if left_out == 1 { "1 broker is".to_owned() } else { format!("{left_out} brokers are") }
+            ));
+        }
         if out.json {
             let mut object = Map::new();
             let mut put = |name: &str, value: Value| object.insert(name.to_owned(), value);
@@ -67,9 +80,13 @@ impl StatusCommand {
             put("durability", info.durability.clone().into());
             put("partitions", info.partitions.into());
             for (name, value, _) in numbers {
-                put(name, value.into());
+                let is_known = unknown == 0 || !STORED.contains(&name);
+                put(name, is_known.then_some(value).into());
             }
+            put("stored_age_ms", (unknown == 0).then_some(age_ms).into());
             put("problems", json!(problems));
+            put("parked_destinations", status.parked_destinations.iter().map(parked_object).collect());
+            put("lost_brokers", status.lost_brokers.iter().map(lost_object).collect());
             put("counters", status.counters.into_iter().map(|(name, n)| (name, json!(n))).collect());
             return out.object(&object);
         }
@@ -85,7 +102,11 @@ impl StatusCommand {
         problems::lines(&problems, out).iter().try_for_each(|line| out.text(line))?;
         let mut table = TextTable::new(["what", "count", ""]);
         for (name, value, meaning) in numbers {
-            table.row([name.to_owned(), grouped(value), meaning.to_owned()]);
+            let shown = match STORED.contains(&name) {
+                true if unknown > 0 => "unknown".to_owned(),
+                _ => grouped(value),
+            };
+            table.row([name.to_owned(), shown, meaning.to_owned()]);
         }
         for (name, value) in status.counters.into_iter().filter(|(_, n)| self.counters || *n > 0) {
             let when = if name.ends_with("_total") { "since start" } else { "now" };
@@ -93,4 +114,13 @@ impl StatusCommand {
         }
         table.lines().try_for_each(|line| out.text(&line))
     }
+}
+
+fn parked_object(one: &ParkedDestination) -> Value {
+    let ParkedDestination { dest, parked, sessions } = one;
+    json!({ "group": dest.group(), "app": dest.app(), "parked": parked, "sessions": sessions })
+}
+
+fn lost_object((address, ms): &(String, u64)) -> Value {
+    json!({ "address": address, "lost_ms_ago": ms })
 }

@@ -166,8 +166,8 @@ pub enum Effect {
     Settled(TimerId, Option<Verdict>),
     /// A timer has become a dead letter, and the store has it.
     Died(Died),
-    /// What the store holds of the partitions that it reaches, all together.
-    Stored(Census),
+    /// What the store holds of all partitions together; `None`: not all of them could be counted.
+    Stored(Option<Census>),
     /// After [`Input::Release`]: every partition has been given up.
     Released,
 }

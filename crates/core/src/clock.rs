@@ -119,6 +119,23 @@ impl Observation {
     }
 }
 
+/// Time stands still: the deciding clock was set back, and what was handed out has to be caught up
+/// with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Standstill {
+    /// For how long it has stood still, ms.
+    pub for_ms: u64,
+    /// How long it goes on, ms.
+    pub left_ms: u64,
+}
+
+impl Standstill {
+    /// How long it lasts from beginning to end, ms.
+    pub const fn total_ms(&self) -> u64 {
+        self.for_ms.saturating_add(self.left_ms)
+    }
+}
+
 /// The estimator of the cluster clock.
 #[derive(Clone, Debug)]
 pub struct ClusterClock {
@@ -132,6 +149,8 @@ pub struct ClusterClock {
     heard: bool,
     /// When the last reading arrived that has decided, monotonic µs.
     decided: u64,
+    /// Since when it has been seen that time stands still for more than [`ALARM_MS`], monotonic µs.
+    still_since: Option<u64>,
 }
 
 /// Between what a clock's distance from the monotonic clock lies, µs.
@@ -148,8 +167,14 @@ impl ClusterClock {
     /// if it has none.
     pub fn new(mono_us: u64, host: ClockSample, store: &[StoreReading]) -> Self {
         let offset = Bounds::of(host).low;
-        let mut new =
-            Self { offset, latest: Time::ZERO, sources: Vec::new(), heard: false, decided: mono_us };
+        let mut new = Self {
+            offset,
+            latest: Time::ZERO,
+            sources: Vec::new(),
+            heard: false,
+            decided: mono_us,
+            still_since: None,
+        };
         new.observe(mono_us, host, store);
         new
     }
@@ -181,16 +206,30 @@ impl ClusterClock {
                 self.offset = target;
             }
         }
+        let ahead_us = self.ahead_us(mono_us);
+        self.still_since = (ahead_us > ALARM_MS * 1_000).then(|| self.still_since.unwrap_or(mono_us));
         let far = |b: &Bounds| b.distance(self.offset).unsigned_abs() > ALARM_MS * 1_000;
         Observation {
             decider,
             moved_us: self.offset.saturating_sub(before),
-            ahead_us: (self.latest.as_ms() * 1_000).saturating_sub(self.estimate(mono_us)),
+            ahead_us,
             outliers: deciding.iter().filter(|b| far(b)).count(),
             spread_us: spread(&deciding),
             host_us: Bounds::of(host).distance(self.offset),
             silent_us: mono_us.saturating_sub(self.decided),
         }
+    }
+
+    /// Whether time stands still for more than [`ALARM_MS`] because the deciding clock was set back.
+    pub fn standstill(&self, mono_us: u64) -> Option<Standstill> {
+        let since = self.still_since?;
+        let left_ms = self.ahead_us(mono_us) / 1_000;
+        (left_ms > 0).then(|| Standstill { for_ms: mono_us.saturating_sub(since) / 1_000, left_ms })
+    }
+
+    /// By how much handed-out time is ahead of the estimate, µs.
+    fn ahead_us(&self, mono_us: u64) -> u64 {
+        (self.latest.as_ms() * 1_000).saturating_sub(self.estimate(mono_us))
     }
 
     /// How many monotonic µs until the cluster clock reads `time`; 0 if it does already.

@@ -99,7 +99,8 @@ pub struct Heartbeat {
     /// The partitions that it owns, by its own knowledge.
     #[serde(deserialize_with = "at_most::<PARTITIONS, _, _>")]
     pub owned: Vec<(PartitionId, Epoch)>,
-    /// Partitions whose place in the store it cannot reach just now.
+    /// Partitions that it cannot serve just now: it does not reach their place in the store, or nobody
+    /// reaches it at its address.
     #[serde(deserialize_with = "at_most::<PARTITIONS, _, _>")]
     pub unreachable: Vec<PartitionId>,
     /// What it has to do.
@@ -178,7 +179,7 @@ pub struct MemberView {
     pub held_back_ms: u64,
     /// Partitions that it reports to own.
     pub owned: u32,
-    /// Partitions whose place in the store it cannot reach.
+    /// Partitions that it cannot serve just now.
     pub unreachable: u32,
     /// What it has to do.
     pub load: BrokerLoad,

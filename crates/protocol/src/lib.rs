@@ -22,5 +22,8 @@ pub use cluster::{
 pub use codec::{DecodeError, EncodeError, decode, encode, encode_frame, frame_codec};
 pub use delivery::{Delivery, SettleRefusal, Settlement};
 pub use message::{ClientMessage, Hello, MAGIC, Role, ServerMessage, UNASKED_PONG, VERSION, Welcome};
-pub use query::{DeadRow, Query, QueryAnswer, Status, TimerState, TimerView, UnconfirmedRow};
+pub use query::{
+    DeadRow, MAX_PARKED_DESTINATIONS, ParkedDestination, Query, QueryAnswer, Status, TimerState, TimerView,
+    UnconfirmedRow,
+};
 pub use request::{ErrorCode, OpReply, Request, RequestOp};

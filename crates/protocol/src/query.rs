@@ -2,8 +2,8 @@
 //!
 //! The order of variants and fields is the wire format, see [`crate::message`].
 
-use mtimer_types::limits::MAX_PAGE;
-use mtimer_types::{DeadReason, Epoch, Target, Time, Timer};
+use mtimer_types::limits::{MAX_BROKERS, MAX_PAGE};
+use mtimer_types::{DeadReason, Destination, Epoch, Target, Time, Timer};
 use serde::{Deserialize, Serialize};
 
 use crate::bounded::at_most;
@@ -14,6 +14,8 @@ use crate::request::ErrorCode;
 const MAX_ROWS: usize = MAX_PAGE as usize;
 /// Most counters of a status.
 const MAX_COUNTERS: usize = 1_000;
+/// Most destinations with parked timers that a status names.
+pub const MAX_PARKED_DESTINATIONS: usize = 10;
 
 /// A question.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -192,7 +194,26 @@ pub struct Status {
     pub residue: u64,
     /// In the store: live keys.
     pub keys: u64,
-    /// Counters since start, by name, in order of name.
+    /// Counters since start, by name, in order of name. Those whose names end in `_ms` are
+    /// durations: of several brokers the longest counts, not the sum.
     #[serde(deserialize_with = "at_most::<MAX_COUNTERS, _, _>")]
     pub counters: Vec<(String, u64)>,
+    /// Destinations with parked timers, those with the most of them first; at most
+    /// [`MAX_PARKED_DESTINATIONS`].
+    #[serde(deserialize_with = "at_most::<MAX_PARKED_DESTINATIONS, _, _>")]
+    pub parked_destinations: Vec<ParkedDestination>,
+    /// Brokers that were lost within the last hour and have not come back, and how long ago, ms.
+    #[serde(deserialize_with = "at_most::<MAX_BROKERS, _, _>")]
+    pub lost_brokers: Vec<(String, u64)>,
+}
+
+/// A destination with parked timers.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ParkedDestination {
+    /// Which.
+    pub dest: Destination,
+    /// Its parked timers; about.
+    pub parked: u64,
+    /// Sessions registered for it.
+    pub sessions: u64,
 }

@@ -136,6 +136,13 @@ impl RedisStore {
         self.servers.login().read_again().map_err(StoreError::Unusable)
     }
 
+    /// How many masters may evict keys when their memory is full, as they last said: new timers are
+    /// refused there.
+    fn evicting_masters(&self) -> usize {
+        let settings = self.servers.settings();
+        self.servers.masters().iter().filter(|master| settings.may_evict(master)).count()
+    }
+
     /// What is kept to be written again after a failover of Redis, and whether that is everything.
     pub fn log_status(&self) -> LogStatus {
         self.shared.log_budget.status()
@@ -193,6 +200,7 @@ impl Store for RedisStore {
             (counters::LOG_REPLAYED_RECORDS, replayed),
             (counters::LOG_AT_RISK, at_risk_since.is_some().into()),
             (counters::UNPROTECTED_MASTERS, self.unprotected_masters().len() as u64),
+            (counters::EVICTING_MASTERS, self.evicting_masters() as u64),
         ]
     }
 }

@@ -11,6 +11,8 @@ pub const LOG_REPLAYED_RECORDS: &str = "store_log_replayed_records_total";
 pub const LOG_AT_RISK: &str = "store_log_at_risk";
 /// Masters of Redis that keep no append-only file and have no replica.
 pub const UNPROTECTED_MASTERS: &str = "store_unprotected_masters";
+/// Masters of Redis that may evict keys when their memory is full.
+pub const EVICTING_MASTERS: &str = "store_evicting_masters";
 /// Free bytes on the disk of the data directory.
 pub const DISK_FREE_BYTES: &str = "store_disk_free_bytes";
 /// 1 if that is below the watermark, 2 if it is below the reserve, else 0.

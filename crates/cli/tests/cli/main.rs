@@ -22,5 +22,6 @@ mod tls;
 mod token;
 mod token_broker;
 mod troubles;
+mod truth;
 mod unanswered;
 mod usage;

@@ -10,20 +10,21 @@ use mtimer_store_redis::test_support::Server;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::harness::{Done, Ended, Running, metric, mtimer, run, wait_for};
+use crate::harness::{Done, Ended, Running, http_get, metric, mtimer, run, wait_for};
 
 /// What is in the timers, and in no log.
 const PAYLOAD: &str = "a-secret-of-the-customer";
 
-struct Broker {
+/// A broker, and what can be asked of it.
+pub(crate) struct Broker {
     folder: TempDir,
-    _running: Running,
-    addr: String,
+    running: Running,
+    pub(crate) addr: String,
     http: String,
 }
 
 impl Broker {
-    fn start(flags: &[&str]) -> Self {
+    pub(crate) fn start(flags: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let log = File::create(folder.path().join("log")).unwrap();
         let args =
@@ -31,7 +32,23 @@ impl Broker {
         let mut running = Running::spawn_logging_to(log, mtimer(&[&args[..], flags].concat()));
         let ready: Value = serde_json::from_str(&running.line()).unwrap();
         let [addr, http] = ["listening", "http"].map(|name| ready[name].as_str().unwrap().to_owned());
-        Self { folder, _running: running, addr, http }
+        Self { folder, running, addr, http }
+    }
+
+    /// Starts one that does not become ready, so that it says nothing of itself.
+    pub(crate) fn start_unready(flags: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let log = File::create(folder.path().join("log")).unwrap();
+        let [addr, http] = [free_address(), free_address()];
+        let args = ["broker", "--listen", &addr, "--http", &http];
+        let running = Running::spawn_logging_to(log, mtimer(&[&args[..], flags].concat()));
+        wait_for("its HTTP port", || std::net::TcpStream::connect(&http).ok());
+        Self { folder, running, addr, http }
+    }
+
+    /// Kills it, as a crash would.
+    pub(crate) fn kill(&mut self) {
+        self.running.signal("KILL");
     }
 
     fn embedded(flags: &[&str]) -> (TempDir, Self) {
@@ -41,7 +58,7 @@ impl Broker {
         (data, broker)
     }
 
-    fn run(&self, args: &[&str]) -> Ended {
+    pub(crate) fn run(&self, args: &[&str]) -> Ended {
         run(&[args, &["--broker", &self.addr]].concat())
     }
 
@@ -49,22 +66,32 @@ impl Broker {
         Running::silent(&[args, &["--broker", &self.addr]].concat())
     }
 
-    fn schedule(&self, app: &str) -> String {
+    pub(crate) fn schedule(&self, app: &str) -> String {
         let schedule = ["schedule", "--group", "g", "--app", app, "--in", "0s", "--payload", PAYLOAD];
         self.run(&schedule).ok().out.trim().to_owned()
     }
 
-    fn log(&self) -> String {
+    pub(crate) fn status(&self) -> Value {
+        self.run(&["status", "--json"]).ok().json()
+    }
+
+    /// Whether it is ready, and what it says about that.
+    pub(crate) fn readyz(&self) -> (bool, String) {
+        let page = http_get(&self.http, "/readyz");
+        (page.starts_with("HTTP/1.1 200 "), page)
+    }
+
+    pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap()
     }
 
-    fn metric(&self, sample: &str) -> Option<f64> {
+    pub(crate) fn metric(&self, sample: &str) -> Option<f64> {
         metric(&self.http, sample)
     }
 
     /// Waits until the page's row for a case is true: the log says this, the metric has reached so
     /// much, and both status commands have a sentence with these words.
-    fn shows(&self, line: &str, metric: (&str, f64), sentence: &str) {
+    pub(crate) fn shows(&self, line: &str, metric: (&str, f64), sentence: &str) {
         wait_for(&format!("a log line {line:?}"), || self.log().contains(line).then_some(()));
         let (sample, least) = metric;
         wait_for(&format!("{sample} of {least}"), || self.metric(sample).filter(|value| *value >= least));
@@ -89,6 +116,11 @@ impl Broker {
     }
 }
 
+/// An address where nobody listens.
+pub(crate) fn free_address() -> String {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+}
+
 #[test]
 fn what_is_late_who_is_parked_and_what_died() {
     let (_data, broker) = Broker::embedded(&["--retry", "", "--park-after", "100ms"]);
@@ -103,8 +135,10 @@ fn what_is_late_who_is_parked_and_what_died() {
     broker.shows(
         "nobody is registered for the destination",
         ("mtimer_destination_parked_timers{group=\"g\",app=\"nobody\"}", 1.0),
-        "nobody is registered for",
+        "nobody is registered for 1 destination with due timers, which are parked (g/nobody: 1)",
     );
+    let parked = broker.status()["parked_destinations"].clone();
+    assert_eq!(parked, serde_json::json!([{ "group": "g", "app": "nobody", "parked": 1, "sessions": 0 }]));
     broker.shows(
         "the destination falls behind",
         ("mtimer_destination_oldest_overdue_seconds{group=\"g\",app=\"slow\"}", 10.0),
@@ -210,6 +244,7 @@ fn whether_redis_is_the_cause() {
     };
     let line = wait_for("a line that it is back", back);
     assert!(line.contains("after_ms="), "{line}");
+    wait_for("a count", || (broker.status()["stored_age_ms"] == 0).then_some(()));
     // Both partitions were concerned.
     let log = broker.log();
     for line in ["the store cannot be reached, new timers are refused", "the store can be reached again"] {

@@ -63,6 +63,7 @@ impl Node {
     pub(super) fn won(&mut self, now: u64, sent: u64, term: Term, published: Option<Bytes>) {
         let published: Option<Topology> = published.and_then(|b| decode(&BytesMut::from(&b[..])).ok());
         let published = published.filter(|t| self.is_sound(t));
+        published.iter().for_each(|topology| self.lost.see(now, topology));
         let known = self.seen.max(published.as_ref().map_or(Term(0), |t| t.term));
         if known > term {
             // The store has forgotten terms. Given up, the lease comes back under a higher one.

@@ -23,6 +23,7 @@ mod election;
 mod follow;
 mod leader;
 mod lease;
+mod lost;
 mod members;
 mod own;
 mod refusal;
@@ -40,6 +41,7 @@ use self::counters::{ClusterCounter, ClusterCounters};
 use self::follow::LeaderLink;
 use self::leader::Leadership;
 use self::lease::Keeper;
+use self::lost::LostBrokers;
 use self::own::{Holdings, OwnershipChange};
 pub use self::refusal::is_address;
 use crate::api::Now;
@@ -70,6 +72,7 @@ pub struct Node {
     leadership: Option<Leadership>,
     holdings: Holdings,
     topology: Option<Arc<Topology>>,
+    lost: LostBrokers,
     unreachable: Vec<PartitionId>,
     load: BrokerLoad,
     /// Since when this broker stops.
@@ -112,6 +115,7 @@ impl Node {
             leadership: None,
             holdings: Holdings::default(),
             topology: None,
+            lost: LostBrokers::default(),
             unreachable: Vec::new(),
             load: BrokerLoad::default(),
             stopping: None,
@@ -197,6 +201,12 @@ impl Node {
         }
     }
 
+    /// Brokers that the cluster has lost within the last hour and that have not come back, and when
+    /// this broker has seen it, monotonic ms.
+    pub fn lost_brokers(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.lost.iter(self.last)
+    }
+
     /// Empties a broker for maintenance, or gives it partitions again; only the leader does it.
     ///
     /// # Errors
@@ -246,6 +256,7 @@ impl Node {
             return;
         }
         self.counters.add(ClusterCounter::TopologiesAdopted, 1);
+        self.lost.see(now, &topology);
         self.out.push(NodeEffect::Adopt(Arc::clone(&topology)));
         let changes = self.holdings.adopt(now, &topology, &self.options.address, self.stopping.is_some());
         self.topology = Some(topology);

@@ -6,8 +6,11 @@
 //! Not in here: when a count begins and which partitions it asks (`counts`); questions about single
 //! timers and listings.
 
+use std::cmp::Reverse;
+
 use mtimer_protocol::{
-    BrokerLoad, BrokerView, ClientView, MAX_CLIENT_VIEWS, PartitionView, QueryAnswer, Status,
+    BrokerLoad, BrokerView, ClientView, MAX_CLIENT_VIEWS, MAX_PARKED_DESTINATIONS, ParkedDestination,
+    PartitionView, QueryAnswer, Status,
 };
 use mtimer_store::Census;
 use mtimer_types::PartitionId;
@@ -28,6 +31,7 @@ impl Engine {
     /// Begins a count if it is time, asks further partitions, and answers when all have answered.
     pub(super) fn count_partitions(&mut self, now: Now) {
         self.counting.begin_if_due(now.mono_ms, self.partitions.iter().map(OwnedPartition::id));
+        self.counting.give_up_if_silent(now.mono_ms);
         for at in self.counting.asked() {
             if self.partitions.get(at).is_none_or(|p| !p.is_up()) {
                 self.counting.lost(at);
@@ -37,8 +41,7 @@ impl Engine {
             let view =
                 if self.counting.has_askers() { OwnedPartition::view } else { OwnedPartition::outline };
             let Some(view) = self.partitions.get(at).map(view) else { continue };
-            let number = self.counting.add(view);
-            if view.reachable {
+            if let Some(number) = self.counting.add(view) {
                 self.ask_store(now, at, QueryPart::Count(number), Call::Census);
             }
         }
@@ -56,7 +59,8 @@ impl Engine {
         let status = count.is_wanted(About::Status).then(|| self.status_of(&count.rows));
         let view = count.is_wanted(About::Broker).then(|| self.view_of(&count.rows));
         if count.wants_stored {
-            self.effects.push(Effect::Stored(stored(&count.rows)));
+            let stored = StoredSum::of(&count.rows);
+            self.effects.push(Effect::Stored(stored.is_fresh().then_some(stored.census)));
         }
         for Asker { session, corr, about } in count.askers {
             let answer = match about {
@@ -71,7 +75,7 @@ impl Engine {
 
     fn status_of(&self, rows: &[CountedPartition]) -> Status {
         let (loaded, loaded_bytes) = self.memory();
-        let stored = stored(rows);
+        let StoredSum { census: stored, unknown, age_ms } = StoredSum::of(rows);
         let mut status = Status {
             sessions: self.roster.sessions(),
             loaded,
@@ -86,9 +90,27 @@ impl Engine {
             dead: stored.dead,
             keys: stored.keys,
             residue: stored.residue,
+            parked_destinations: self.parked_destinations(),
+            lost_brokers: Vec::new(),
         };
+        status.counters.push(("stored_unknown_partitions".to_owned(), unknown));
+        status.counters.push(("stored_age_ms".to_owned(), age_ms));
         status.counters.sort_unstable();
         status
+    }
+
+    /// The destinations with the most parked timers.
+    fn parked_destinations(&self) -> Vec<ParkedDestination> {
+        let all = self.roster.dests().map(|(ix, dest)| (Reverse(dest.parks.count()), ix));
+        let mut parked: Vec<_> = all.filter(|(Reverse(count), _)| *count > 0).collect();
+        parked.sort_unstable();
+        parked.truncate(MAX_PARKED_DESTINATIONS);
+        let named = parked.into_iter().map(|(Reverse(parked), ix)| ParkedDestination {
+            dest: self.roster.dest(ix).name().clone(),
+            parked,
+            sessions: self.roster.members(ix) as u64,
+        });
+        named.collect()
     }
 
     fn view_of(&self, rows: &[CountedPartition]) -> BrokerView {
@@ -108,10 +130,39 @@ impl Engine {
     }
 }
 
-/// What the store holds of all partitions that were reached.
-fn stored(rows: &[CountedPartition]) -> Census {
-    let mut sum = Census::default();
-    for c in rows.iter().filter_map(|row| row.census) {
+/// What the store holds of all partitions, as far as is known.
+struct StoredSum {
+    census: Census,
+    /// Partitions of which nothing is known: they are not in `census`.
+    unknown: u64,
+    /// How old the oldest count is that is in `census`, ms; 0 if all partitions were counted now.
+    age_ms: u64,
+}
+
+impl StoredSum {
+    fn of(rows: &[CountedPartition]) -> Self {
+        let mut sum = Self { census: Census::default(), unknown: 0, age_ms: 0 };
+        for row in rows {
+            match (row.census, row.earlier) {
+                (Some(census), _) => sum.add(census),
+                (None, Some((census, age_ms))) => {
+                    sum.add(census);
+                    // Not 0, which would mean that it was counted now.
+                    sum.age_ms = sum.age_ms.max(age_ms).max(1);
+                }
+                (None, None) => sum.unknown += 1,
+            }
+        }
+        sum
+    }
+
+    /// Whether all partitions were counted now.
+    fn is_fresh(&self) -> bool {
+        (self.unknown, self.age_ms) == (0, 0)
+    }
+
+    fn add(&mut self, c: Census) {
+        let sum = &mut self.census;
         sum.pending += c.pending;
         sum.retrying += c.retrying;
         sum.parked += c.parked;
@@ -120,7 +171,6 @@ fn stored(rows: &[CountedPartition]) -> Census {
         sum.keys += c.keys;
         sum.residue += c.residue;
     }
-    sum
 }
 
 impl OwnedPartition {

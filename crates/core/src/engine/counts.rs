@@ -2,9 +2,10 @@
 //!
 //! Invariants: one count is under way at a time, of at most [`PARTITIONS_AT_ONCE`] partitions at the
 //! same time; an answer counts what was stored when its question came, because who asks during a
-//! count waits for the next; counting takes about a tenth of the time, however much is asked.
+//! count waits for the next; counting takes about a tenth of the time, however much is asked. A
+//! store that does not answer holds nobody up: of its partitions the last count is told, and its age.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use mtimer_protocol::PartitionView;
 use mtimer_store::Census;
@@ -16,6 +17,9 @@ use crate::api::SessionId;
 const PARTITIONS_AT_ONCE: usize = 4;
 /// The least and the most time from a count to the next, ms.
 const PAUSE_MS: (u64, u64) = (50, 1_000);
+/// How long the store may leave all questions of a count unanswered, ms. Partitions that have not
+/// answered by then are not counted.
+const SILENT_MS: u64 = 2_000;
 /// The pause after a count, in relation to its duration.
 const PAUSE_FACTOR: u64 = 9;
 
@@ -49,6 +53,9 @@ pub(super) struct Counting {
     number: u64,
     /// When the next count may begin, monotonic ms.
     next_at: u64,
+    /// The last answer of each partition, and when the count began that it belongs to, monotonic
+    /// ms.
+    last: BTreeMap<PartitionId, (Census, u64)>,
 }
 
 /// One count of the partitions.
@@ -58,6 +65,12 @@ pub(super) struct CountingRun {
     /// Whether the shell has asked what the store holds.
     pub(super) wants_stored: bool,
     began: u64,
+    /// When a partition has answered last, monotonic ms; when none has, the beginning.
+    heard_at: u64,
+    /// Whether a partition has answered since then.
+    is_heard: bool,
+    /// Whether the store was silent for too long, and is not asked any more.
+    is_given_up: bool,
     /// Partitions that have not been asked.
     left: VecDeque<PartitionId>,
     /// Partitions that were asked and have not answered.
@@ -71,6 +84,8 @@ pub(super) struct CountedPartition {
     pub(super) view: PartitionView,
     /// `None`: the partition cannot be reached.
     pub(super) census: Option<Census>,
+    /// Then what it had at the last count, if there was one, and how old that is, ms.
+    pub(super) earlier: Option<(Census, u64)>,
 }
 
 impl Counting {
@@ -79,10 +94,17 @@ impl Counting {
         self.waiting.push(asker);
     }
 
-    /// When the next count is to begin, monotonic ms, if anybody waits for it.
+    /// When the next count is to begin, monotonic ms, if anybody waits for it; during a count, when
+    /// the store is given up.
     pub(super) fn next(&self) -> Option<u64> {
-        let is_wanted = !self.waiting.is_empty() || self.wants_stored;
-        (self.current.is_none() && is_wanted).then_some(self.next_at)
+        match &self.current {
+            Some(count) => Some(count.heard_at + SILENT_MS),
+            None => self.is_wanted().then_some(self.next_at),
+        }
+    }
+
+    fn is_wanted(&self) -> bool {
+        !self.waiting.is_empty() || self.wants_stored
     }
 
     /// Tells the shell what the store holds, after the next count.
@@ -97,16 +119,34 @@ impl Counting {
 
     /// Begins a count of these partitions if it is time.
     pub(super) fn begin_if_due(&mut self, mono_ms: u64, partitions: impl Iterator<Item = PartitionId>) {
-        if self.next().is_some_and(|at| at <= mono_ms) {
+        if self.current.is_none() && self.is_wanted() && self.next_at <= mono_ms {
             self.number += 1;
+            let left: VecDeque<_> = partitions.collect();
+            let owned: BTreeSet<_> = left.iter().copied().collect();
+            self.last.retain(|at, _| owned.contains(at));
             self.current = Some(CountingRun {
                 askers: std::mem::take(&mut self.waiting),
                 wants_stored: std::mem::take(&mut self.wants_stored),
                 began: mono_ms,
-                left: partitions.collect(),
+                heard_at: mono_ms,
+                is_heard: false,
+                is_given_up: false,
+                left,
                 asked: Vec::new(),
                 rows: Vec::new(),
             });
+        }
+    }
+
+    /// Gives the store up if it has answered nothing for too long.
+    pub(super) fn give_up_if_silent(&mut self, mono_ms: u64) {
+        let Some(count) = &mut self.current else { return };
+        if std::mem::take(&mut count.is_heard) {
+            count.heard_at = mono_ms;
+        }
+        if count.heard_at + SILENT_MS <= mono_ms {
+            count.is_given_up = true;
+            count.asked.clone().into_iter().for_each(|at| count.note(at, None));
         }
     }
 
@@ -121,16 +161,17 @@ impl Counting {
         count.left.pop_front()
     }
 
-    /// Takes up what memory knows of a partition. If the partition is reachable the store is being
-    /// asked about it; returns the number of the count, which the answer has to name.
-    pub(super) fn add(&mut self, view: PartitionView) -> u64 {
-        if let Some(count) = &mut self.current {
-            if view.reachable {
-                count.asked.push(view.partition);
-            }
-            count.rows.push(CountedPartition { view, census: None });
+    /// Takes up what memory knows of a partition. Returns the number of the count, which the answer
+    /// has to name, if the store is to be asked: if the partition is reachable, and the store was not
+    /// given up.
+    pub(super) fn add(&mut self, mut view: PartitionView) -> Option<u64> {
+        let count = self.current.as_mut()?;
+        view.reachable &= !count.is_given_up;
+        if view.reachable {
+            count.asked.push(view.partition);
         }
-        self.number
+        count.rows.push(CountedPartition { view, census: None, earlier: None });
+        view.reachable.then_some(self.number)
     }
 
     /// Notes that a partition was lost before it has answered.
@@ -142,14 +183,23 @@ impl Counting {
     pub(super) fn answered(&mut self, number: u64, at: PartitionId, census: Option<Census>) {
         if number == self.number
             && let Some(count) = &mut self.current
+            && count.asked.contains(&at)
         {
+            count.is_heard = true;
             count.note(at, census);
+            if let Some(census) = census {
+                self.last.insert(at, (census, count.began));
+            }
         }
     }
 
     /// Ends the count if all partitions have answered.
     pub(super) fn finish(&mut self, mono_ms: u64) -> Option<CountingRun> {
-        let count = self.current.take_if(|count| count.left.is_empty() && count.asked.is_empty())?;
+        let mut count = self.current.take_if(|count| count.left.is_empty() && count.asked.is_empty())?;
+        for row in count.rows.iter_mut().filter(|row| row.census.is_none()) {
+            let last = self.last.get(&row.view.partition);
+            row.earlier = last.map(|(census, at)| (*census, mono_ms.saturating_sub(*at)));
+        }
         let took = mono_ms.saturating_sub(count.began);
         self.next_at = mono_ms + (took * PAUSE_FACTOR).clamp(PAUSE_MS.0, PAUSE_MS.1);
         Some(count)
@@ -207,6 +257,62 @@ mod tests {
         counting.number
     }
 
+    /// Has the only partition counted, beginning at this time.
+    fn count_one(counting: &mut Counting, mono_ms: u64, pending: u64) {
+        asking(counting, 0);
+        counting.begin_if_due(mono_ms, partitions(1));
+        let number = ask_partitions(counting);
+        counting.answered(number, PartitionId(0), Some(Census { pending, ..Census::default() }));
+        assert!(counting.finish(mono_ms).is_some());
+    }
+
+    #[test]
+    fn of_a_store_that_is_silent_the_last_count_is_told_and_its_age() {
+        let mut counting = Counting::default();
+        count_one(&mut counting, 0, 7);
+        asking(&mut counting, 1);
+        counting.begin_if_due(10_000, partitions(9));
+        ask_partitions(&mut counting);
+        counting.give_up_if_silent(10_000 + SILENT_MS - 1);
+        assert!(counting.finish(10_000 + SILENT_MS - 1).is_none(), "it may still answer");
+        counting.give_up_if_silent(10_000 + SILENT_MS);
+        assert_eq!(ask_partitions(&mut counting), 2);
+        let count = counting.finish(10_000 + SILENT_MS).expect("nobody waits any longer");
+        assert_eq!(count.rows.len(), 9);
+        assert!(count.rows.iter().all(|row| row.census.is_none() && !row.view.reachable));
+        let earlier = |row: &CountedPartition| row.earlier.map(|(census, age)| (census.pending, age));
+        assert_eq!(earlier(&count.rows[0]), Some((7, 12_000)));
+        assert!(count.rows[1..].iter().all(|row| row.earlier.is_none()), "they were never counted");
+    }
+
+    #[test]
+    fn a_slow_store_is_waited_for_as_long_as_it_answers() {
+        let mut counting = Counting::default();
+        asking(&mut counting, 1);
+        counting.begin_if_due(0, partitions(8));
+        let number = ask_partitions(&mut counting);
+        for at in 0..8 {
+            counting.answered(number, PartitionId(at), Some(Census::default()));
+            counting.give_up_if_silent(u64::from(at) * (SILENT_MS - 1));
+            ask_partitions(&mut counting);
+        }
+        let count = counting.finish(8 * SILENT_MS).expect("all have answered");
+        assert!(count.rows.iter().all(|row| row.census.is_some()));
+    }
+
+    #[test]
+    fn what_is_not_owned_any_more_is_forgotten() {
+        let mut counting = Counting::default();
+        count_one(&mut counting, 0, 7);
+        for (at, partitions) in [(10_000, 1..2), (20_000, 0..1)] {
+            asking(&mut counting, 1);
+            counting.begin_if_due(at, partitions.map(PartitionId));
+            ask_partitions(&mut counting);
+            counting.give_up_if_silent(at + SILENT_MS);
+            assert!(counting.finish(at + SILENT_MS).unwrap().rows[0].earlier.is_none());
+        }
+    }
+
     fn corrs(count: &CountingRun) -> Vec<u64> {
         count.askers.iter().map(|asker| asker.corr).collect()
     }
@@ -236,7 +342,7 @@ mod tests {
         let number = ask_partitions(&mut counting);
         asking(&mut counting, 2);
         counting.begin_if_due(10, partitions(1));
-        assert_eq!(counting.next(), None, "one count is under way");
+        assert_eq!(counting.next(), Some(SILENT_MS), "one count is under way");
         counting.answered(number, PartitionId(0), Some(Census::default()));
         assert_eq!(corrs(&counting.finish(10).unwrap()), [1]);
         counting.begin_if_due(10_000, partitions(0));

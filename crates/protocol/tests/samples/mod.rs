@@ -252,6 +252,8 @@ fn answers() -> Vec<(&'static str, ServerMessage)> {
         residue: 11,
         keys: 12,
         counters: vec![("fired".into(), 13)],
+        parked_destinations: vec![ParkedDestination { dest: dest(), parked: 14, sessions: 16 }],
+        lost_brokers: vec![("b3.example:7400".into(), 15)],
     };
     vec![
         ("answer-none", answer(QueryAnswer::Timer(None))),

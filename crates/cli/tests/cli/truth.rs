@@ -1,0 +1,113 @@
+//! States in which a broker knows less than usual, or can do less: `mtimer status`, the probes and
+//! the metrics say so, and do not show 0 or *ready* instead.
+
+use mtimer_store_redis::test_support::Server;
+use serde_json::Value;
+
+use crate::harness::wait_for;
+use crate::troubles::{Broker, free_address};
+
+/// What was counted last is told with its age, and what was never counted is not told: not as 0.
+fn tells_no_false_zero(broker: &Broker) {
+    let status = broker.status();
+    assert_eq!(status["pending"], 1, "{status}");
+    assert!(status["stored_age_ms"].as_u64() > Some(0), "{status}");
+    let of_cluster = broker.run(&["cluster", "status", "--json"]).ok().json();
+    assert_eq!(of_cluster["pending"], Value::Null, "{of_cluster}");
+    assert!(
+        of_cluster["partitions"].as_array().unwrap().iter().all(|p| p["pending"].is_null()),
+        "{of_cluster}"
+    );
+    assert_eq!(broker.metric("mtimer_stored_timers{state=\"pending\"}"), None);
+    let text = broker.run(&["status"]).ok().out;
+    assert!(text.contains("the store could not be counted: what it holds is as of "), "{text}");
+}
+
+#[test]
+fn what_a_store_holds_that_is_frozen_or_gone() {
+    let mut redis = Server::start();
+    let broker = Broker::start(&["--redis", &redis.url()]);
+    broker.run(&["schedule", "--group", "g", "--app", "a", "--in", "1h"]).ok();
+    wait_for("a count", || (broker.status()["pending"] == 1).then_some(()));
+    // So that no reading shares a count with one of before.
+    wait_for("a count for metrics", || broker.metric("mtimer_stored_timers{state=\"pending\"}"));
+    redis.freeze();
+    // At once, and when the broker has noticed.
+    wait_for("nobody waits for a store that is frozen", || {
+        (broker.status()["stored_age_ms"].as_u64() > Some(0)).then_some(())
+    });
+    wait_for("it is noticed", || (!broker.readyz().0).then_some(()));
+    wait_for("the last count for metrics is too old", || {
+        broker.metric("mtimer_stored_timers{state=\"pending\"}").is_none().then_some(())
+    });
+    tells_no_false_zero(&broker);
+    redis.thaw();
+    wait_for("it is back", || (broker.status()["stored_age_ms"] == 0).then_some(()));
+    redis.kill();
+    wait_for("it is noticed", || (!broker.readyz().0).then_some(()));
+    wait_for("the last count for metrics is too old", || {
+        broker.metric("mtimer_stored_timers{state=\"pending\"}").is_none().then_some(())
+    });
+    tells_no_false_zero(&broker);
+}
+
+#[test]
+fn a_server_that_begins_to_evict() {
+    let redis = Server::start();
+    let broker = Broker::start(&["--redis", &redis.url()]);
+    assert_eq!(broker.metric("mtimer_store_evicting_masters"), Some(0.0));
+    let _: () = redis.call(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    broker.shows(
+        "the server may evict keys, and timers would vanish: new timers are refused there",
+        ("mtimer_store_evicting_masters", 1.0),
+        "Redis may evict keys when its memory is full, and timers would vanish: new timers are refused there",
+    );
+    let (is_ready, why) = broker.readyz();
+    assert!(!is_ready && why.contains("maxmemory-policy"), "{why}");
+    let _: () = redis.call(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    wait_for("it is ready again", || (broker.readyz().0).then_some(()));
+}
+
+#[test]
+fn an_address_that_nobody_reaches() {
+    let redis = Server::start();
+    let other = Broker::start(&["--redis", &redis.url()]);
+    let nowhere = free_address();
+    let broker = Broker::start_unready(&["--redis", &redis.url(), "--advertise", &nowhere]);
+    broker.shows(
+        "nobody reaches this broker at its advertised address",
+        ("mtimer_address_reached", 0.0),
+        "nobody reaches a broker at the advertised address",
+    );
+    assert_eq!(broker.metric("mtimer_address_reached"), Some(0.0));
+    let (is_ready, why) = broker.readyz();
+    assert!(!is_ready && why.contains(&nowhere), "{why}");
+    assert_eq!(broker.metric("mtimer_partitions_owned"), Some(0.0));
+    assert_eq!(other.metric("mtimer_partitions_owned"), Some(2.0));
+    let problems = other.run(&["cluster", "status"]).ok().out;
+    assert!(problems.contains(&format!("! {nowhere} does not answer")), "{problems}");
+    (0..4).for_each(|_| _ = other.schedule("a"));
+}
+
+#[test]
+fn brokers_that_are_lost() {
+    let redis = Server::start();
+    let start = || Broker::start(&["--redis", &redis.url(), "--cluster", "c"]);
+    let [mut leader, mut second, last] = [start(), start(), start()];
+    let gone = [leader.addr.clone(), second.addr.clone()];
+    wait_for("three brokers", || {
+        let view = last.run(&["cluster", "status", "--json"]).ok().json();
+        (view["brokers"].as_array().unwrap().len() == 3).then_some(())
+    });
+    leader.kill();
+    second.kill();
+    last.shows(
+        "the cluster has lost a broker",
+        ("mtimer_lost_brokers", 2.0),
+        "2 brokers were lost and were not seen again",
+    );
+    let problems = last.status()["problems"].to_string();
+    assert!(gone.iter().all(|address| problems.contains(address)), "{problems}");
+    let lost = last.status()["lost_brokers"].as_array().unwrap().clone();
+    assert!(lost.len() == 2 && lost.iter().all(|one| one["lost_ms_ago"].is_u64()), "{lost:?}");
+}
