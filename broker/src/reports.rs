@@ -64,6 +64,14 @@ const WRONG: [&str; 8] = [
     "stopping",
 ];
 
+/// Refusals that `mtimer status` tells of, and by which name: the store's, not clients' mistakes.
+const REFUSED_BY_STORE: [(&str, &str); 4] = [
+    ("unavailable", "refused_unavailable_lately"),
+    ("store_full", "refused_store_full_lately"),
+    ("overloaded", "refused_overloaded_lately"),
+    ("not_replicated", "refused_not_replicated_lately"),
+];
+
 /// One line of the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum LogReport {
@@ -119,6 +127,8 @@ struct HealthReporter {
     losses: Losses,
     /// Deliveries without an outcome in time, between the last two looks.
     timed_out: u64,
+    /// Operations that were refused between the last two looks, by reason.
+    refused: Vec<(&'static str, u64)>,
     /// Destinations that are not served.
     troubled: BTreeMap<Destination, DestinationHealth>,
 }
@@ -138,6 +148,7 @@ impl HealthReporter {
         if self.timed_out > 0 {
             reports.push(LogReport::TimedOut(self.timed_out));
         }
+        self.refused.clone_from(&refused);
         if !refused.is_empty() {
             reports.push(LogReport::Refused(refused));
         }
@@ -184,7 +195,10 @@ impl HealthReporter {
             ("clock_doubtful_lately", newly_doubtful),
             ("memory_budget_bytes", figures.memory_budget),
         ];
-        troubles.into_iter().chain(self.losses.numbers(now)).collect()
+        let refused = REFUSED_BY_STORE.map(|(reason, name)| {
+            (name, self.refused.iter().find(|(other, _)| *other == reason).map_or(0, |(_, n)| *n))
+        });
+        troubles.into_iter().chain(refused).chain(self.losses.numbers(now)).collect()
     }
 
     fn destinations(&mut self, now: Time, top: &[(Destination, Backlog)]) -> Vec<LogReport> {

@@ -368,7 +368,7 @@ async fn a_broker_whose_store_goes_away_is_alive_and_not_ready_until_it_is_back(
     assert_eq!(get(address(&broker), "/readyz").await, (200, "ready\n".to_owned()));
     store.faults().down(PartitionId(1), "gone");
     let why = wait_status(&broker, "/readyz", 503).await;
-    assert_eq!(why, "the store of 1 of 2 partitions cannot be reached\n");
+    assert_eq!(why, "the store of 1 of 2 partitions cannot be reached, or takes no writes\n");
     assert_eq!(get(address(&broker), "/healthz").await, (200, "ok\n".to_owned()));
     let text = scrape(&broker).await;
     assert_eq!(

@@ -145,7 +145,9 @@ impl Routes {
         let (who, what) = match goal {
             Goal::Partition(partition) => (self.owner(*partition), "the partition's owner"),
             Goal::Broker(name) => (Some(name.as_str()), "the broker"),
-            Goal::Leader | Goal::Informed => (self.topology.as_ref().map(|t| t.leader.as_str()), "the leader"),
+            Goal::Leader | Goal::Informed => {
+                (self.topology.as_ref().map(|t| t.leader.as_str()), "the leader")
+            }
         };
         match who {
             Some(who) if fault.contains(who) => format!("{what}, {who}, is not connected: {fault}"),

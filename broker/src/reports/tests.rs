@@ -148,6 +148,23 @@ fn what_is_wrong_is_told_in_numbers_until_it_is_well_again() {
 }
 
 #[test]
+fn refusals_by_the_store_are_told_until_there_are_none() {
+    let mut reporter = HealthReporter::default();
+    let mut tallies = Tallies::default();
+    let mut told = |tallies: &Tallies| {
+        let figures = figures(tallies.clone(), Vec::new());
+        reporter.look(NOW, &figures);
+        let troubles = reporter.troubles(NOW, &figures, 0);
+        troubles.into_iter().filter(|(name, n)| name.starts_with("refused_") && *n > 0).collect::<Vec<_>>()
+    };
+    for (reason, n) in [("store_full", 2), ("invalid", 7)] {
+        tallies.refusals[REFUSALS.iter().position(|name| *name == reason).unwrap()] = n;
+    }
+    assert_eq!(told(&tallies), [("refused_store_full_lately", 2)], "a client's mistake is its own");
+    assert_eq!(told(&tallies), []);
+}
+
+#[test]
 fn a_store_is_slow_if_many_calls_that_somebody_waits_for_are() {
     assert!(BUCKETS_MS.contains(&SLOW_MS));
     let mut reporter = HealthReporter::default();
@@ -176,6 +193,7 @@ fn a_store_is_slow_if_many_calls_that_somebody_waits_for_are() {
 
 #[test]
 fn every_refusal_that_is_reported_is_counted() {
+    assert!(REFUSED_BY_STORE.iter().all(|(reason, _)| WRONG.contains(reason)));
     assert!(WRONG.iter().all(|name| REFUSALS.contains(name)));
 }
 

@@ -61,7 +61,9 @@ impl Shell {
         let down = self.unreachable();
         if down > 0 {
             let owned = self.lanes.reach().0;
-            why.push(format!("the store of {down} of {owned} partitions cannot be reached"));
+            why.push(format!(
+                "the store of {down} of {owned} partitions cannot be reached, or takes no writes"
+            ));
         }
         why
     }

@@ -311,15 +311,18 @@ impl Picture {
         let rows: Vec<&PartitionView> =
             numbers.iter().filter_map(|p| self.owner(*p)).map(|(_, row)| row).collect();
         let sum = |count: fn(&PartitionView) -> u64| grouped(rows.iter().map(|row| count(row)).sum());
+        // A sum that lacks a partition would be less than there is.
+        let is_whole = numbers.iter().all(|p| self.counted(*p).is_some());
+        let stored = |count: fn(&PartitionView) -> u64| if is_whole { sum(count) } else { "?".to_owned() };
         table.row([
             grouped(numbers.len() as u64),
             grouped((numbers.len() - rows.len()) as u64),
-            sum(|p| p.pending),
-            sum(|p| p.overdue),
+            stored(|p| p.pending),
+            stored(|p| p.overdue),
             sum(|p| p.loaded),
             sum(|p| p.in_flight),
-            sum(|p| p.retrying),
-            sum(|p| p.dead),
+            stored(|p| p.retrying),
+            stored(|p| p.dead),
         ]);
         table
     }

@@ -23,8 +23,9 @@ use super::output::{Output, note_error};
 /// away. A broker that answers that it takes no more clients is there, too.
 ///
 /// --ready: since its start it has joined its cluster besides, so a leader counts on it; it stays
-/// ready when it loses the leader later. A broker that runs alone is ready once it answers. Exit
-/// code 3: it is not there; 13: it is there and not ready.
+/// ready when it loses the leader later. A broker that runs alone is ready once it answers. Whether
+/// it can do its work, such as reach Redis, is what its /readyz and mtimer status say. Exit code 3:
+/// it is not there; 13: it is there and not ready.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  mtimer ping\n  mtimer ping --ready --broker 10.0.0.5:7400 --timeout 500ms\n  \
@@ -127,8 +128,9 @@ impl Ping {
             "broker": info.broker, "cluster": info.cluster, "software": info.software,
             "ping_us": u64::try_from(took.as_micros()).unwrap_or(u64::MAX), "ready": joined,
         });
-        let ready = if self.ready { "ready" } else { "there" };
-        let text = format!("{} of cluster {} is {ready}: {} us", info.broker, info.cluster, took.as_micros());
+        let joined = if self.ready { " and has joined it" } else { "" };
+        let (broker, cluster, us) = (&info.broker, &info.cluster, took.as_micros());
+        let text = format!("{broker} of cluster {cluster} is there{joined}: {us} us");
         Ok(Pong { object, text })
     }
 }

@@ -19,7 +19,7 @@ const NAMED: usize = 5;
 type Sentence = fn(u64, &Status) -> String;
 
 /// Counters that are 0 while all is well, and the sentence for any other value. The gravest first.
-const PROBLEMS: [(&str, Sentence); 22] = [
+const PROBLEMS: [(&str, Sentence); 26] = [
     ("clock_standstill_ms", |ms, status| {
         format!(
             "time has stood still for {} and goes on in {}: the deciding clock was set back (that of Redis; without it, \
@@ -31,7 +31,8 @@ const PROBLEMS: [(&str, Sentence); 22] = [
     }),
     ("store_unreachable_partitions", |partitions, _| {
         format!(
-            "the store of {} cannot be reached: new timers are refused there; see the log of the broker, and Redis",
+            "the store of {} cannot be reached, or takes no writes: new timers are refused there; see the log of the broker, \
+             and Redis",
             counted(partitions, "partition")
         )
     }),
@@ -39,6 +40,24 @@ const PROBLEMS: [(&str, Sentence); 22] = [
         "Redis may evict keys when its memory is full, and timers would vanish: new timers are refused there; set its \
          maxmemory-policy to noeviction"
             .to_owned()
+    }),
+    ("refused_unavailable_lately", |operations, _| {
+        refused(operations, "the store is away or takes no writes: see the broker's log, and Redis")
+    }),
+    ("refused_store_full_lately", |operations, _| {
+        refused(
+            operations,
+            "the store is full: give Redis more memory, or the disk more space, or let timers drain",
+        )
+    }),
+    ("refused_overloaded_lately", |operations, _| {
+        refused(operations, "more of them came than the store takes: slow down, or spread keys")
+    }),
+    ("refused_not_replicated_lately", |operations, _| {
+        refused(
+            operations,
+            "too few replicas have confirmed in time; they may be stored: see the replicas of Redis",
+        )
     }),
     ("address_unreached", |brokers, _| {
         let who = if brokers == 1 { "a broker".to_owned() } else { counted(brokers, "broker") };
@@ -197,7 +216,7 @@ fn lost_brokers(status: &Status) -> Vec<String> {
     let name = |(address, ms): &(String, u64)| format!("{address} {} ago", span(*ms));
     let verb = if lost.len() == 1 { "was" } else { "were" };
     vec![format!(
-        "{} {verb} lost and {verb} not seen again ({}): see why; what they owned is taken over",
+        "{} {verb} lost and {verb} not seen again ({}): see why; what they owned is given to the others",
         counted(lost.len() as u64, "broker"),
         listed(lost.len(), lost.iter().map(name))
     )]
@@ -216,6 +235,11 @@ fn listed(count: usize, names: impl Iterator<Item = String>) -> String {
     let shown: Vec<String> = names.take(NAMED).collect();
     let more = if count > shown.len() { ", ..." } else { "" };
     shown.join(", ") + more
+}
+
+/// Says why operations were refused.
+fn refused(operations: u64, why: &str) -> String {
+    format!("{} were not answered OK within the last 10 s: {why}", counted(operations, "operation"))
 }
 
 /// When losses of this kind began and when the last one was.
@@ -258,7 +282,11 @@ mod tests {
         assert_eq!(of_status(&status(&well)), [""; 0]);
         assert_eq!(lines(&[], Output::new(true)), ["nothing is wrong"]);
         let all = [
-            ("store_unreachable_partitions", 1, "the store of 1 partition cannot be reached"),
+            (
+                "store_unreachable_partitions",
+                1,
+                "the store of 1 partition cannot be reached, or takes no writes",
+            ),
             (
                 "clock_standstill_ms",
                 14_001,
@@ -271,6 +299,14 @@ mod tests {
             ),
             ("address_unreached", 1, "nobody reaches a broker at the advertised address"),
             ("address_unreached", 2, "nobody reaches 2 brokers at the advertised address"),
+            ("refused_unavailable_lately", 1, "the store is away or takes no writes"),
+            (
+                "refused_store_full_lately",
+                2,
+                "2 operations were not answered OK within the last 10 s: the store is full",
+            ),
+            ("refused_overloaded_lately", 1, "more of them came than the store takes"),
+            ("refused_not_replicated_lately", 1, "too few replicas have confirmed in time"),
             ("stored_unknown_partitions", 3, "what the store holds of 3 partitions is not known"),
             ("stored_age_ms", 61_000, "what it holds is as of 1m 1s ago"),
             ("log_dropped_lately", 2, "2 records of the last writes were dropped"),

@@ -138,7 +138,8 @@ fn what_is_late_who_is_parked_and_what_died() {
         "nobody is registered for 1 destination with due timers, which are parked (g/nobody: 1)",
     );
     let parked = broker.status()["parked_destinations"].clone();
-    assert_eq!(parked, serde_json::json!([{ "group": "g", "app": "nobody", "parked": 1, "sessions": 0 }]));
+    let nobody = serde_json::json!({ "group": "g", "app": "nobody", "parked": 1, "sessions": 0 });
+    assert!(parked.as_array().unwrap().contains(&nobody), "{parked}");
     broker.shows(
         "the destination falls behind",
         ("mtimer_destination_oldest_overdue_seconds{group=\"g\",app=\"slow\"}", 10.0),
@@ -236,7 +237,7 @@ fn whether_redis_is_the_cause() {
     broker.shows(
         "the store cannot be reached",
         ("mtimer_store_unreachable_partitions", 1.0),
-        "cannot be reached: new timers are refused there",
+        "cannot be reached, or takes no writes: new timers are refused there",
     );
     redis.restart();
     let back = || {
