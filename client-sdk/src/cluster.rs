@@ -135,7 +135,8 @@ impl Client {
         let others = || topology.brokers.iter().filter(|broker| !asked.contains(&broker.address));
         let partitions: usize = others().map(|broker| topology.partitions_of(&broker.address).count()).sum();
         let counters = [("brokers_unanswered", others().count()), ("stored_unknown_partitions", partitions)];
-        let counters = counters.map(|(name, n)| (name.to_owned(), n as u64)).into();
+        let some = counters.into_iter().filter(|(_, n)| *n > 0);
+        let counters = some.map(|(name, n)| (name.to_owned(), n as u64)).collect();
         Status { counters, ..Status::default() }
     }
 
