@@ -51,7 +51,7 @@ async fn the_address_of_a_dead_broker_can_be_used_at_once() {
     // Its own address, right after a crash: the last topology names it and its lease has not run
     // out.
     first.kill();
-    let mut first = tokio::task::spawn_blocking(move || {
+    let first = tokio::task::spawn_blocking(move || {
         first.restart();
         first
     })
