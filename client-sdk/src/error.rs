@@ -147,7 +147,7 @@ pub enum RequestError {
         message: String,
     },
     /// There was no connection to send it over in time. Nothing was done.
-    #[error("not sent{}: {reason}", within(*ms))]
+    #[error("not sent within {ms} ms: {reason}")]
     NotSent {
         /// How long it waited.
         ms: u64,

@@ -36,6 +36,7 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
     ("deploy/README.md", "--entrypoint mtimer tokens", CONTAINERS),
     ("deploy/README.md", "systemctl daemon-reload && systemctl enable --now mtimer", ROOT),
     ("deploy/README.md", "cd /etc/mtimer && chgrp mtimer-files", ROOT),
+    ("deploy/README.md", "--name operator", KUBERNETES),
     ("deploy/README.md", "kubectl create secret generic mtimer-tokens", KUBERNETES),
     ("deploy/README.md", "kubectl create secret generic mtimer-tls", KUBERNETES),
     ("deploy/README.md", "kubectl apply -k deploy/kubernetes", KUBERNETES),
@@ -47,6 +48,8 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
     ("docs/reliability.md", "cargo nextest run -p mtimer-store-redis", TESTS),
     ("docs/reliability.md", "tests/fuzz/run", TESTS),
     ("docs/reliability.md", "tests/servers --list", TESTS),
+    ("docs/security.md", "mtimer token rotate", AN_ID),
+    ("docs/security.md", "mtimer token grant", AN_ID),
     ("docs/security.md", "mtimer token revoke --file tokens.toml 74e548bce013266f --yes", AN_ID),
     ("docs/traces.md", "cargo build --release --features otel", BUILDS),
 ];
