@@ -102,6 +102,9 @@ pub struct Stats {
     /// Callbacks dropped unstarted because their connection was lost; the broker delivers them
     /// again.
     pub dropped: u64,
+    /// Callbacks given back because no handler was free for them; the broker delivers them again as
+    /// the same attempt.
+    pub not_begun: u64,
     /// Callbacks not run because they had been handled already
     /// ([`Register::dedupe`](crate::Register::dedupe)).
     pub deduplicated: u64,

@@ -7,7 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use mtimer_types::{Destination, Epoch, HandlerOutcome, Headers, Key, Mode, Time, TimerId};
 use serde::de::DeserializeOwned;
+use tokio::time::Instant;
 
+use crate::deadline::CallbackDeadline;
 use crate::handle::SessionHandle;
 use crate::schedule::ms_u32;
 use crate::state::ClientState;
@@ -48,6 +50,7 @@ pub struct Callback {
     /// When it arrived, by this client's view of the cluster clock
     /// ([`Client::now`](crate::Client::now)). Never before [`Callback::due`].
     pub received: Time,
+    pub(crate) deadline: Arc<CallbackDeadline>,
     pub(crate) handle: Arc<SessionHandle>,
     pub(crate) state: Arc<ClientState>,
 }
@@ -89,13 +92,35 @@ impl Callback {
     /// Returns at once. The broker does not answer. If the timer's partition has moved to another
     /// broker, that one is asked; if the connection breaks, the delivery is lost.
     pub fn extend(&self, by: Duration) {
-        self.state.extend(
-            &self.handle,
-            self.id,
-            self.epoch,
-            self.attempt,
-            ms_u32(by).min(crate::limits::MAX_CALLBACK_TIMEOUT_MS),
-        );
+        let by_ms = ms_u32(by).min(crate::limits::MAX_CALLBACK_TIMEOUT_MS);
+        self.deadline.extend(Instant::now(), by_ms);
+        self.state.extend(&self.handle, self.id, self.epoch, self.attempt, by_ms);
+    }
+
+    /// Completes when the callback's time is over: its timeout, as moved by [`Callback::extend`].
+    /// The broker has counted the attempt as failed by then, and may have begun another; an
+    /// [`Outcome::ok`] still settles a timer that lives.
+    ///
+    /// The client ends no handler: dropping one half way may leave what it works on half done. A
+    /// handler that can be dropped ends itself:
+    ///
+    /// ```
+    /// use mtimer_client::{Callback, Outcome};
+    ///
+    /// async fn charge(callback: Callback) -> Outcome {
+    ///     tokio::select! {
+    ///         outcome = call_the_bank(&callback) => outcome,
+    ///         () = callback.timed_out() => Outcome::retry("the bank did not answer in time"),
+    ///     }
+    /// }
+    /// # async fn call_the_bank(_: &Callback) -> Outcome { Outcome::ok() }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// It can be dropped and called again.
+    pub async fn timed_out(&self) {
+        self.deadline.passed().await;
     }
 }
 

@@ -8,7 +8,6 @@ use std::any::Any;
 use std::fmt::Display;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -16,15 +15,15 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use mtimer_protocol::{Delivery, Settlement};
 use mtimer_types::{Destination, HandlerOutcome, Mode, TimerId};
-use tokio::sync::Notify;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 use tracing::Instrument as _;
 
 use crate::counters::count;
 use crate::dedupe::Dedupe;
-use crate::handle::{Fate, SessionHandle};
-use crate::inbox::{Arrived, Inbox};
+use crate::handle::Fate;
+use crate::inbox::{BeginningCallback, Inbox, Look, NextStep};
 use crate::settling::OutgoingOutcome;
+use crate::slots::HungHandler;
 use crate::state::ClientState;
 use crate::trace;
 use crate::{Callback, Outcome};
@@ -38,34 +37,11 @@ const IN_A_ROW: u32 = 128;
 /// What a handler's future gives: its outcome, or why its payload could not be read.
 pub(crate) type Ran = Result<Outcome, serde_json::Error>;
 
-/// Handlers that got a task of their own.
-#[derive(Debug, Default)]
-struct RunningHandlers {
-    count: AtomicU32,
-    ended: Notify,
-}
-
-/// Counts a handler's task for as long as it lives.
-struct TaskCount(Arc<RunningHandlers>);
-
-impl TaskCount {
-    fn take(running: &Arc<RunningHandlers>) -> Self {
-        running.count.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(running))
-    }
-}
-
-impl Drop for TaskCount {
-    fn drop(&mut self) {
-        self.0.count.fetch_sub(1, Ordering::Release);
-        self.0.ended.notify_one();
-    }
-}
-
 pub(crate) struct Dispatcher {
     state: Arc<ClientState>,
     inbox: Arc<Inbox>,
-    running: Arc<RunningHandlers>,
+    /// The registration's number.
+    number: u32,
     dedupe: Option<Arc<Dedupe>>,
     outcomes: Vec<OutgoingOutcome>,
     /// When the first of them came.
@@ -76,83 +52,71 @@ pub(crate) struct Dispatcher {
 }
 
 impl Dispatcher {
-    pub(crate) fn new(state: Arc<ClientState>, inbox: Arc<Inbox>, dedupe: Option<Arc<Dedupe>>) -> Self {
+    pub(crate) fn new(
+        state: Arc<ClientState>,
+        inbox: Arc<Inbox>,
+        number: u32,
+        dedupe: Option<Arc<Dedupe>>,
+    ) -> Self {
         let now = Instant::now();
-        Self {
-            state,
-            inbox,
-            running: Arc::default(),
-            dedupe,
-            outcomes: Vec::new(),
-            since: now,
-            returned: now,
-            in_a_row: 0,
-        }
+        Self { state, inbox, number, dedupe, outcomes: Vec::new(), since: now, returned: now, in_a_row: 0 }
     }
 
     pub(crate) async fn run(mut self, begin: impl Fn(Callback) -> BoxFuture<'static, Ran>) {
-        while let Some(arrived) = self.inbox.next().await {
-            self.batch(arrived, &begin).await;
-        }
-        self.wait_for_fewer_than(1).await;
-    }
-
-    /// Begins everything that came in one frame.
-    async fn batch(&mut self, arrived: Arrived, begin: &impl Fn(Callback) -> BoxFuture<'static, Ran>) {
-        let Arrived { handle, received, at, deliveries } = arrived;
-        self.since = Instant::now();
-        self.returned = self.since;
-        let mut late = self.since.duration_since(at) > TOGETHER_FOR;
-        let mut dropped = 0;
-        for delivery in deliveries {
-            if self.running.count.load(Ordering::Acquire) >= self.inbox.credit {
-                self.flush();
-                self.wait_for_fewer_than(self.inbox.credit).await;
-                late = true;
+        loop {
+            let (next, renewed) = self.inbox.next();
+            if renewed {
+                self.state.renew(self.number);
             }
-            if late && is_pointless(&delivery, &handle, at) {
-                dropped += 1;
-                continue;
-            }
-            self.begin(&handle, at, received, delivery, begin);
-            self.in_a_row += 1;
-            if self.in_a_row >= IN_A_ROW {
-                self.in_a_row = 0;
-                tokio::task::yield_now().await;
-                late = true;
-            }
-            if self.outcomes.len() >= TOGETHER || self.returned.duration_since(self.since) >= TOGETHER_FOR {
-                self.flush();
+            match next {
+                NextStep::Begin(callback) => self.step(callback, &begin).await,
+                NextStep::Wait => {
+                    self.flush();
+                    self.inbox.changed().await;
+                    self.since = Instant::now();
+                    self.returned = self.since;
+                }
+                NextStep::End => break,
             }
         }
         self.flush();
-        if dropped > 0 {
-            self.state.drop_unstarted(&handle, dropped);
+        self.inbox.idle().await;
+    }
+
+    async fn step(
+        &mut self,
+        callback: BeginningCallback,
+        begin: &impl Fn(Callback) -> BoxFuture<'static, Ran>,
+    ) {
+        if is_pointless(&callback, self.returned) {
+            return self.state.drop_unstarted(&callback.handle, 1);
+        }
+        self.begin(callback, begin);
+        self.in_a_row += 1;
+        if self.in_a_row >= IN_A_ROW {
+            self.in_a_row = 0;
+            tokio::task::yield_now().await;
+        }
+        if self.outcomes.len() >= TOGETHER || self.returned.duration_since(self.since) >= TOGETHER_FOR {
+            self.flush();
         }
     }
 
-    fn begin(
-        &mut self,
-        handle: &Arc<SessionHandle>,
-        at: Instant,
-        received: mtimer_types::Time,
-        delivery: Delivery,
-        begin: &impl Fn(Callback) -> BoxFuture<'static, Ran>,
-    ) {
-        let Delivery { id, epoch, attempt, timeout_ms, .. } = delivery;
-        let over = Arc::clone(handle);
+    fn begin(&mut self, callback: BeginningCallback, begin: &impl Fn(Callback) -> BoxFuture<'static, Ran>) {
+        let Delivery { id, epoch, attempt, .. } = callback.delivery;
+        let over = Arc::clone(&callback.handle);
         // A handler that was given more time ends later than this, and then that moment counts.
-        let timeout_at = at + Duration::from_millis(u64::from(timeout_ms));
+        let deadline = callback.deadline.at();
         let settlement_of = move |outcome, now| {
             let settlement = Settlement { id, epoch, attempt, outcome };
-            OutgoingOutcome::new(settlement, over, timeout_at.max(now))
+            OutgoingOutcome::new(settlement, over, deadline.max(now))
         };
         if self.dedupe.as_ref().is_some_and(|d| d.knows(id)) {
             count(&self.state.counters.deduplicated, 1);
             self.outcomes.push(settlement_of(HandlerOutcome::Ok, self.returned));
             return;
         }
-        let callback = self.callback_of(handle, received, delivery);
+        let callback = self.callback_of(callback);
         let span = trace::callback(&callback);
         let attempted = Attempted { dest: self.inbox.dest.clone(), id, attempt, span: span.clone() };
         let begun = match span.is_disabled() {
@@ -167,7 +131,7 @@ impl Dispatcher {
             }
             Poll::Pending => {
                 let (state, dedupe) = (Arc::clone(&self.state), self.dedupe.clone());
-                let slot = TaskCount::take(&self.running);
+                let slot = TakenSlot::keep(&self.state, &self.inbox, self.number);
                 let token = self.state.token.clone();
                 self.state.tasks.spawn(token.run_until_cancelled_owned(async move {
                     let outcome = conclude(&state, dedupe.as_deref(), &attempted, handler.await);
@@ -178,12 +142,8 @@ impl Dispatcher {
         }
     }
 
-    fn callback_of(
-        &self,
-        handle: &Arc<SessionHandle>,
-        received: mtimer_types::Time,
-        delivery: Delivery,
-    ) -> Callback {
+    fn callback_of(&self, callback: BeginningCallback) -> Callback {
+        let BeginningCallback { handle, received, deadline, delivery, .. } = callback;
         let Delivery { id, key, due, epoch, attempt, mode, timeout_ms, payload, headers } = delivery;
         Callback {
             id,
@@ -197,7 +157,8 @@ impl Dispatcher {
             payload,
             headers,
             received: received.max(due),
-            handle: Arc::clone(handle),
+            deadline,
+            handle,
             state: Arc::clone(&self.state),
         }
     }
@@ -213,22 +174,69 @@ impl Dispatcher {
         self.state.settle(&mut self.outcomes);
         self.since = Instant::now();
     }
+}
 
-    /// Waits until fewer than `limit` handlers run.
-    async fn wait_for_fewer_than(&self, limit: u32) {
-        while self.running.count.load(Ordering::Acquire) >= limit {
-            self.running.ended.notified().await;
+/// Holds a handler's place for as long as its task lives.
+struct TakenSlot {
+    state: Arc<ClientState>,
+    inbox: Arc<Inbox>,
+    registration: u32,
+    number: u64,
+}
+
+impl TakenSlot {
+    fn keep(state: &Arc<ClientState>, inbox: &Arc<Inbox>, registration: u32) -> Self {
+        let (number, renewed) = inbox.keep();
+        if renewed {
+            state.renew(registration);
+        }
+        Self { state: Arc::clone(state), inbox: Arc::clone(inbox), registration, number }
+    }
+}
+
+impl Drop for TakenSlot {
+    fn drop(&mut self) {
+        if self.inbox.vacate(self.number) {
+            self.state.renew(self.registration);
         }
     }
 }
 
-/// Whether the broker has given this delivery up already and will make another.
-fn is_pointless(delivery: &Delivery, handle: &SessionHandle, at: Instant) -> bool {
-    if delivery.mode == Mode::AtMostOnce {
-        return false;
+/// Gives back what waits for a handler in vain, and says which handlers hang, until the
+/// registration has ended. It has a task of its own, as a handler may block the dispatcher's.
+pub(crate) async fn watch(state: Arc<ClientState>, inbox: Arc<Inbox>, number: u32) {
+    let mut next: Option<Instant> = None;
+    loop {
+        let time = async {
+            match next {
+                Some(at) => sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = time => {}
+            () = inbox.sooner() => {}
+            () = inbox.done.cancelled() => return,
+        }
+        let Look { mut given_back, hung, next: later } = inbox.look(Instant::now());
+        next = later;
+        for HungHandler { id, attempt } in &hung {
+            let (group, app) = (inbox.dest.group(), inbox.dest.app());
+            tracing::warn!(group, app, %id, attempt, "a handler has not ended within its callback timeout and takes its place until it does");
+        }
+        if !hung.is_empty() {
+            // First, so that the broker does not send here again what is given back.
+            state.renew(number);
+        }
+        count(&state.counters.not_begun, given_back.len() as u64);
+        state.settle(&mut given_back);
     }
-    let timed_out = at.elapsed() >= Duration::from_millis(u64::from(delivery.timeout_ms));
-    timed_out || handle.fate() == Fate::Lost
+}
+
+/// Whether the broker has given this delivery up already and will make another.
+fn is_pointless(callback: &BeginningCallback, now: Instant) -> bool {
+    let given_up = callback.deadline.at() <= now || callback.handle.fate() == Fate::Lost;
+    given_up && callback.delivery.mode != Mode::AtMostOnce
 }
 
 /// One call of a handler, for the log.
@@ -257,6 +265,7 @@ fn conclude(
     let outcome = match result {
         Ok(Ok(outcome)) => {
             match &outcome.0 {
+                HandlerOutcome::NotBegun => {}
                 HandlerOutcome::Ok => {
                     if let Some(dedupe) = dedupe {
                         dedupe.add(attempted.id);

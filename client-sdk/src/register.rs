@@ -12,7 +12,7 @@ use mtimer_types::limits::MAX_CREDIT;
 use serde::de::DeserializeOwned;
 
 use crate::dedupe::Dedupe;
-use crate::handler::{Dispatcher, Ran};
+use crate::handler::{Dispatcher, Ran, watch};
 use crate::inbox::Inbox;
 use crate::state::StopOnDrop;
 use crate::{Callback, Outcome, RegisterError};
@@ -34,9 +34,13 @@ use crate::{Callback, Outcome, RegisterError};
 ///
 /// Handlers run on the client's runtime. The future is first polled where the callbacks arrive; one
 /// that is not ready at once goes on in a task of its own. A handler that blocks its thread holds
-/// up the callbacks behind it: use `tokio::task::spawn_blocking` there. The client does not end a
-/// handler at its timeout: the broker counts the attempt as failed by then, but a late ok still
-/// settles a timer that lives.
+/// up the callbacks behind it: use `tokio::task::spawn_blocking` there.
+///
+/// The client does not end a handler at its timeout: the broker counts the attempt as failed by
+/// then, but a late ok still settles a timer that lives. [`Callback::timed_out`] tells the handler,
+/// and a warning says once which one has not ended. Until it has, its place takes no other
+/// callback: the brokers are offered less credit. Callbacks that wait for a place in vain are given
+/// back before their time, and delivered again as the same attempt, here or to another client.
 ///
 /// A handler's failure is logged once, at level warn by `tracing`, with group, app, id, attempt and
 /// error, and never with the payload. A panic is caught, and is a failed attempt with the panic's
@@ -83,11 +87,13 @@ impl<S> Register<S> {
         let number = client_state.with_router(|router| router.register(Arc::clone(&inbox)))?;
         let registered = Arc::clone(&inbox);
         let dedupe = (self.dedupe > 0).then(|| Arc::new(Dedupe::new(self.dedupe)));
-        let dispatcher = Dispatcher::new(Arc::clone(&client_state), Arc::clone(&inbox), dedupe);
+        let dispatcher = Dispatcher::new(Arc::clone(&client_state), Arc::clone(&inbox), number, dedupe);
         let token = client_state.token.clone();
         // Also when it is cut short, or never begins: whoever waits for its end must not wait for
         // ever.
         let done = inbox.done.clone().drop_guard();
+        let watch = watch(Arc::clone(&client_state), inbox, number);
+        client_state.tasks.spawn_on(token.clone().run_until_cancelled_owned(watch), &client_state.runtime);
         client_state.tasks.spawn_on(
             async move {
                 token.run_until_cancelled(dispatcher.run(begin)).await;

@@ -44,6 +44,18 @@ impl Router {
         Ok(self.last_registration)
     }
 
+    /// What a registration offers has changed: the brokers hear of it.
+    pub(crate) fn renew(&mut self, number: u32) {
+        if self.stage != ClientStage::Open {
+            return;
+        }
+        let Some(inbox) = self.registrations.get(&number).filter(|inbox| !inbox.is_ending()) else { return };
+        let share = inbox.share(self.routes.brokers());
+        for outbox in self.sessions.values_mut() {
+            outbox.register(number, inbox.dest.clone(), share);
+        }
+    }
+
     /// Takes no more callbacks; the inbox closes when everything that was on its way is in it, or
     /// at `by`.
     pub(crate) fn unregister(&mut self, number: u32, by: Option<Instant>) {
@@ -117,12 +129,11 @@ impl Router {
         });
         let stale = (arrived - deliveries.len()) as u64;
         let inbox = self.registrations.get(&registration).cloned();
-        match (&inbox, self.sessions.get_mut(&session)) {
-            (Some(_), Some(outbox)) => outbox.unsettled += deliveries.len() as u64,
-            (None, _) if !(1..=self.last_registration).contains(&registration) => {
-                return Err("a callback under a registration that was never made");
-            }
-            _ => {}
+        if !(1..=self.last_registration).contains(&registration) {
+            return Err("a callback under a registration that was never made");
+        }
+        if let Some(outbox) = self.sessions.get_mut(&session) {
+            outbox.unsettled += deliveries.len() as u64;
         }
         Ok(AcceptedDeliveries { inbox, deliveries, stale })
     }

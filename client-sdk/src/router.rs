@@ -136,6 +136,9 @@ impl Router {
         self.requests.closed(session, &self.routes);
         self.queries.closed(session, &self.routes);
         let pointless = self.settling.closed(session, &self.routes);
+        let fewer = self.registrations.iter().filter(|(_, inbox)| inbox.gone(session));
+        let fewer: Vec<u32> = fewer.map(|(number, _)| *number).collect();
+        fewer.into_iter().for_each(|number| self.renew(number));
         let dropped = match lost {
             true => self.registrations.values().map(|inbox| inbox.lost(session)).sum(),
             false => 0,

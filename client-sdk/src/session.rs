@@ -27,6 +27,7 @@ use crate::inbox::Arrived;
 use crate::link::BrokerConnection;
 use crate::registering::AcceptedDeliveries;
 use crate::router::Outgoing;
+use crate::settling::OutgoingOutcome;
 use crate::state::ClientState;
 use crate::sync::Locked;
 
@@ -202,7 +203,9 @@ impl Reader<'_> {
         count(&counters.stale, stale);
         let Some(inbox) = inbox else {
             // It was on its way when the registration ended over a connection before this one.
-            count(&counters.dropped, deliveries.len() as u64);
+            count(&counters.not_begun, deliveries.len() as u64);
+            let outcome = |d| OutgoingOutcome::not_begun(d, Arc::clone(self.handle), at);
+            self.state.settle(&mut deliveries.iter().map(outcome).collect());
             return Ok(());
         };
         if deliveries.is_empty() {
@@ -214,10 +217,9 @@ impl Reader<'_> {
         }
         let received = self.state.clock.at(at);
         let deliveries = deliveries.into();
-        let evicted = inbox.push(Arrived { handle: Arc::clone(self.handle), received, at, deliveries });
-        for handle in evicted {
-            self.state.drop_unstarted(&handle, 1);
-        }
+        let mut evicted = inbox.push(Arrived { handle: Arc::clone(self.handle), received, at, deliveries });
+        count(&counters.not_begun, evicted.len() as u64);
+        self.state.settle(&mut evicted);
         Ok(())
     }
 

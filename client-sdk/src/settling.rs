@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mtimer_protocol::{SettleRefusal, Settlement};
+use mtimer_protocol::{Delivery, SettleRefusal, Settlement};
 use mtimer_types::{HandlerOutcome, TimerId};
 use tokio::time::Instant;
 
@@ -42,6 +42,19 @@ impl OutgoingOutcome {
     /// `deadline`: when the handler's time is over.
     pub(crate) fn new(settlement: Settlement, over: Arc<SessionHandle>, deadline: Instant) -> Self {
         Self { settlement, over, until: deadline + REPEAT_FOR, tries: 0 }
+    }
+
+    /// Says that no handler has seen a callback, which came at `at`, and none will.
+    pub(crate) fn not_begun(delivery: &Delivery, over: Arc<SessionHandle>, at: Instant) -> Self {
+        let Delivery { id, epoch, attempt, timeout_ms, .. } = *delivery;
+        let settlement = Settlement { id, epoch, attempt, outcome: HandlerOutcome::NotBegun };
+        Self { settlement, over, until: at + Duration::from_millis(u64::from(timeout_ms)), tries: 0 }
+    }
+
+    /// Whether it may be sent again although it may have arrived. The same attempt may have been
+    /// delivered again since, after it was given back.
+    fn is_repeatable(&self) -> bool {
+        self.settlement.outcome != HandlerOutcome::NotBegun
     }
 
     fn is_ok(&self) -> bool {
@@ -214,7 +227,9 @@ impl Settling {
     /// A connection is gone. Returns how many outcomes are pointless now.
     pub(crate) fn closed(&mut self, session: u64, routes: &Routes) -> u64 {
         let Some(connection) = self.sessions.remove(&session) else { return 0 };
-        self.push_all(connection.sent.into_iter().flatten().chain(connection.queue), routes)
+        let sent: Vec<OutgoingOutcome> = connection.sent.into_iter().flatten().collect();
+        let repeated = sent.into_iter().filter(OutgoingOutcome::is_repeatable);
+        self.push_all(repeated.chain(connection.queue), routes)
     }
 
     /// The routes have changed: everything that is queued finds its way again, also what waits for

@@ -213,6 +213,11 @@ impl ClientState {
         inbox.refuse(RegisterError::Refused { code, message });
     }
 
+    /// What a registration offers has changed; see [`Router::renew`].
+    pub(crate) fn renew(&self, number: u32) {
+        self.with_router(|router| router.renew(number));
+    }
+
     /// Takes no more callbacks for a registration; see [`Router::unregister`].
     pub(crate) fn unregister(&self, number: u32) {
         let by = Instant::now().checked_add(self.settings.request_timeout);

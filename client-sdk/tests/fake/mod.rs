@@ -39,6 +39,8 @@ pub struct Peer {
     pub alive: bool,
     /// Answers questions about id 0 by itself, as a broker does that has its store.
     pub answers: bool,
+    /// What the client has offered last, as far as that was looked at.
+    pub credit: Option<u32>,
 }
 
 pub fn welcome(now: Time) -> Welcome {
@@ -94,7 +96,7 @@ impl Broker {
             token: String::new(),
             role: Role::Client,
         };
-        let mut peer = Peer { frames, hello, began: self.began, alive: true, answers: true };
+        let mut peer = Peer { frames, hello, began: self.began, alive: true, answers: true, credit: None };
         match peer.recv().await {
             ClientMessage::Hello(hello) => peer.hello = hello,
             other => panic!("not a hello: {other:?}"),
@@ -181,10 +183,24 @@ impl Peer {
         all
     }
 
+    /// The next outcomes; on the way it takes note of the credit that is offered.
     pub async fn settlements(&mut self) -> Vec<Settlement> {
-        match self.recv().await {
-            ClientMessage::Settle(settlements) => settlements,
-            other => panic!("not a settle: {other:?}"),
+        loop {
+            match self.recv().await {
+                ClientMessage::Settle(settlements) => return settlements,
+                ClientMessage::Register { credit, .. } => self.credit = Some(credit),
+                other => panic!("not a settle: {other:?}"),
+            }
+        }
+    }
+
+    /// Waits until the client offers this credit; nothing else comes from it meanwhile.
+    pub async fn until_offered(&mut self, wanted: u32) {
+        while self.credit != Some(wanted) {
+            match self.recv().await {
+                ClientMessage::Register { credit, .. } => self.credit = Some(credit),
+                other => panic!("not a registration: {other:?}"),
+            }
         }
     }
 

@@ -92,15 +92,18 @@ pub enum RedeliveryCause {
     ConnectionLost,
     /// A former owner of the partition may have sent it.
     Takeover,
+    /// The client had no free handler and gave it back.
+    NotBegun,
 }
 
 impl RedeliveryCause {
     /// All of them, by name.
-    pub const ALL: [(Self, &'static str); 4] = [
+    pub const ALL: [(Self, &'static str); 5] = [
         (Self::Handler, "handler"),
         (Self::Timeout, "timeout"),
         (Self::ConnectionLost, "connection_lost"),
         (Self::Takeover, "takeover"),
+        (Self::NotBegun, "not_begun"),
     ];
 }
 

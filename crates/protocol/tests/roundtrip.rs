@@ -90,6 +90,7 @@ fn outcome() -> impl Strategy<Value = HandlerOutcome> {
         (any::<Option<u32>>(), ".{0,99}")
             .prop_map(|(after_ms, error)| HandlerOutcome::Retry { after_ms, error }),
         ".{0,99}".prop_map(|error| HandlerOutcome::Fail { error }),
+        Just(HandlerOutcome::NotBegun),
     ]
 }
 

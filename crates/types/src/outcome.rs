@@ -19,6 +19,8 @@ pub enum HandlerOutcome {
         /// Why; kept with the dead letter, cut at 512 bytes.
         error: String,
     },
+    /// No handler was called and none will be: it is delivered again as the same attempt.
+    NotBegun,
 }
 
 /// Says why a timer is in the dead letters.

@@ -48,7 +48,7 @@ impl Engine {
 
     /// A due timer, or one that still waits for `from` in the wheel, goes to its destination's
     /// queue, or waits on for its claim, or for the end of an edit.
-    fn make_ready(&mut self, now: Now, id: TimerId, from: Option<Time>) {
+    pub(super) fn make_ready(&mut self, now: Now, id: TimerId, from: Option<Time>) {
         let Some(p) = self.partition(id.partition()) else { return };
         let is_meant = |e: &&mut TimerEntry| match from {
             Some(fire) => e.is_waiting_for(fire),

@@ -119,6 +119,7 @@ impl Engine {
         report: Option<usize>,
     ) {
         match outcome {
+            HandlerOutcome::NotBegun => self.not_begun(now, id, f, report),
             HandlerOutcome::Ok => self.settle(id, Some(f), Verdict::Ack, report),
             HandlerOutcome::Retry { after_ms, error } => {
                 self.fail(now, id, f, (RedeliveryCause::Handler, after_ms), &error, report);
@@ -295,6 +296,38 @@ impl Engine {
         if self.roster.is_open(session) {
             self.effects.push(Effect::Send(session, ServerMessage::Settled { accepted, refused }));
         }
+    }
+
+    /// A delivery that no handler has seen, and none will: its timer is ready again, as the same
+    /// attempt. Only the owner that has taken an at-most-once timer can send it: one of a
+    /// predecessor is unconfirmed. What is being cancelled or replaced is not sent again: the edit
+    /// has left with the word that a delivery is under way, so it counts as failed.
+    fn not_begun(&mut self, now: Now, id: TimerId, f: &Flight, report: Option<usize>) {
+        if f.member.is_none() && self.mode(id) == Mode::AtMostOnce {
+            return self.settle(id, Some(f), Verdict::Unconfirmed, report);
+        }
+        if self.partition(id.partition()).is_some_and(|p| p.edited(id)) {
+            let error = "no handler had begun when it was cancelled or replaced";
+            return self.fail(now, id, f, (RedeliveryCause::NotBegun, None), error, report);
+        }
+        if let Some(session) = f.session {
+            self.roster.end_flight(session, id);
+        }
+        if let Some(member) = f.member {
+            self.roster.give_back(member);
+        }
+        self.unsettled -= 1;
+        self.report(report, id, None);
+        let Some(p) = self.partition(id.partition()) else { return };
+        p.inherited.remove(id);
+        let Some(entry) = p.table.get_mut(id) else { return };
+        if f.member.is_none() {
+            // The predecessor's delivery was the one that its claim covers.
+            entry.covered = false;
+        }
+        entry.state = EntryState::Due;
+        self.tallies.redelivery(RedeliveryCause::NotBegun);
+        self.make_ready(now, id, None);
     }
 
     /// Deliveries whose callback timeout has passed.

@@ -212,7 +212,7 @@ impl History {
             Op::Settle { verdict: Verdict::Expired, .. } => match life.deadline {
                 None => Some("deadline: expired, and has none"),
                 // What has failed and would be tried again after it ends when that is known.
-                Some(deadline) if now < deadline && life.sent.is_empty() => {
+                Some(deadline) if now < deadline && life.sent.is_empty() && !life.given_back => {
                     Some("deadline: expired before it")
                 }
                 Some(_) => None,

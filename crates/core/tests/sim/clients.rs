@@ -120,7 +120,8 @@ impl World {
         }
         // Whether the broker has dealt with these is unknown: they are sent again, to whoever owns
         // their partitions.
-        for settlement in s.unconfirmed {
+        // But for those that were not begun: the same attempt may have been sent again since.
+        for settlement in s.unconfirmed.into_iter().filter(|s| s.outcome != HandlerOutcome::NotBegun) {
             self.at(AGAIN_MS, Event::Handled(s.client, settlement));
         }
         let after = self.rng.between(1, 50);
@@ -207,6 +208,8 @@ impl World {
                 HandlerOutcome::Retry { after_ms: Some(after_ms), error }
             }
             17..=20 => HandlerOutcome::Fail { error: "no".into() },
+            // No handler was free.
+            25..=30 => HandlerOutcome::NotBegun,
             // Never says anything.
             21..=24 if faults => return,
             _ => HandlerOutcome::Ok,

@@ -65,6 +65,8 @@ pub(super) struct Life {
     /// When replays of it were applied.
     pub(super) replays: Vec<u64>,
     pub(super) ok_given: bool,
+    /// A client has settled a delivery of it as not begun.
+    pub(super) given_back: bool,
     /// The latest delivery to which a handler has said ok.
     pub(super) last_ok: Option<(Epoch, u32)>,
     pub(super) final_given: bool,
@@ -230,6 +232,11 @@ impl History {
             }
             HandlerOutcome::Retry { .. } => _ = life.retries_given.insert((epoch, attempt)),
             HandlerOutcome::Fail { .. } => life.final_given = true,
+            // It is as if it had not been sent. Its broker may still count it as lost.
+            HandlerOutcome::NotBegun => {
+                life.sent.retain(|sent| (sent.epoch, sent.attempt) != (epoch, attempt));
+                life.given_back = true;
+            }
         }
     }
 

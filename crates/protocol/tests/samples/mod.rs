@@ -110,6 +110,7 @@ pub fn from_client() -> Vec<(&'static str, ClientMessage)> {
         ("settle-retry", settle(HandlerOutcome::Retry { after_ms: None, error: error() })),
         ("settle-retry-after", settle(HandlerOutcome::Retry { after_ms: Some(300), error: error() })),
         ("settle-fail", settle(HandlerOutcome::Fail { error: error() })),
+        ("settle-not-begun", settle(HandlerOutcome::NotBegun)),
         ("extend", ClientMessage::Extend { id: id(), epoch: Epoch(3), attempt: 1, by_ms: 90_000 }),
         ("query-get-id", query(Query::Get(Target::Id(id())))),
         ("query-get-key", query(Query::Get(by_key()))),

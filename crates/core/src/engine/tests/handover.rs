@@ -475,3 +475,48 @@ fn each_session_of_a_broker_that_stops_is_told_once_whenever_it_opens() {
     rig.turn();
     assert_eq!(told(&mut rig), [2]);
 }
+
+#[test]
+fn what_a_client_never_began_is_delivered_by_the_next_owner_as_the_same_attempt() {
+    let store = MemoryStore::new(1);
+    let mut rig = Rig::on(store.clone(), 1, 0, EngineOptions::default());
+    rig.join(1, "a", 10);
+    let t = rig.timer("a", 1);
+    let d = rig.deliver(1, t);
+    rig.stop();
+    let mut next = Rig::on(store.clone(), 2, rig.ms, EngineOptions::default());
+    next.join(1, "a", 10);
+    next.run(50);
+    next.settle(1, &d, HandlerOutcome::NotBegun);
+    next.run(50);
+    let (_, again) = next.take_deliveries().remove(0);
+    assert_eq!((again.attempt, again.epoch > d.epoch), (1, true));
+    assert_eq!(next.refusals(), []);
+    assert_eq!(next.inherited(), 0, "a third owner would wait for it");
+    // Its failure is the first.
+    next.settle(1, &again, HandlerOutcome::Retry { after_ms: Some(10), error: "no".into() });
+    next.run(100);
+    assert_eq!(next.take_deliveries().remove(0).1.attempt, 2);
+}
+
+#[test]
+fn what_was_taken_by_a_predecessor_and_never_begun_is_unconfirmed() {
+    let store = MemoryStore::new(1);
+    let mut rig = Rig::on(store.clone(), 1, 0, EngineOptions::default());
+    rig.join(1, "a", 10);
+    let t = Timer { mode: Mode::AtMostOnce, ..rig.timer("a", 1) };
+    let d = rig.deliver(1, t);
+    rig.stop();
+    let mut next = Rig::on(store.clone(), 2, rig.ms, EngineOptions::default());
+    next.join(1, "a", 10);
+    next.run(50);
+    next.settle(1, &d, HandlerOutcome::NotBegun);
+    next.run(50);
+    assert!(next.take_deliveries().is_empty(), "the store lets only the owner send it that has taken it");
+    assert!(
+        matches!(next.place(d.id), Some(Place::Taken { unconfirmed: true, .. })),
+        "{:?}",
+        next.place(d.id)
+    );
+    assert_eq!((next.engine.memory().0, next.engine.unsettled()), (0, 0));
+}

@@ -336,3 +336,65 @@ fn failures_of_a_destination_are_counted_until_the_next_success() {
     assert_eq!(failures_after(HandlerOutcome::Ok), 0);
     assert_eq!(failures_after(retry()), 1);
 }
+
+#[test]
+fn what_was_not_begun_is_delivered_again_as_the_same_attempt() {
+    for mode in [Mode::AtLeastOnce, Mode::AtMostOnce] {
+        let mut rig = Rig::new(EngineOptions::default());
+        rig.join(1, "a", 1);
+        let first = Timer { mode, ..rig.timer("a", 1) };
+        let d = rig.deliver(1, first);
+        // Its handlers are all busy: no credit, so another client gets it, at once.
+        rig.session(1, register("a", 0));
+        rig.settle(1, &d, HandlerOutcome::NotBegun);
+        rig.run(5);
+        assert!(rig.take_deliveries().is_empty(), "{mode:?}: sent to a client without credit");
+        assert_eq!(rig.refusals(), []);
+        rig.join(2, "a", 1);
+        rig.run(50);
+        let (session, again) = rig.take_deliveries().remove(0);
+        assert_eq!((session, again.attempt, again.epoch), (SessionId(2), 1, d.epoch), "{mode:?}");
+        // The first client has nothing to say about it any more.
+        rig.settle(1, &d, HandlerOutcome::NotBegun);
+        rig.run(5);
+        assert_eq!(rig.refusals(), [SettleRefusal::NotYours]);
+        rig.settle(2, &again, HandlerOutcome::Ok);
+        rig.run(50);
+        assert_eq!((rig.refusals(), rig.engine.unsettled(), rig.place(d.id)), (vec![], 0, None));
+        // Nobody's credit is lost.
+        rig.session(1, register("a", 1));
+        for _ in 0..2 {
+            let next = Timer { mode, ..rig.timer("a", 1) };
+            rig.schedule(1, next);
+        }
+        rig.run(50);
+        assert_eq!(rig.take_deliveries().len(), 2, "{mode:?}");
+    }
+}
+
+#[test]
+fn what_was_not_begun_may_be_cancelled_and_expires() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 1);
+    let timer = rig.timer("a", 1);
+    let d = rig.deliver(1, timer.clone());
+    rig.session(1, register("a", 0));
+    rig.settle(1, &d, HandlerOutcome::NotBegun);
+    rig.run(2);
+    rig.ask(1, vec![RequestOp::Cancel { target: d.id.into(), request: 7 }]);
+    rig.run(5);
+    assert_eq!(rig.take_replies().last(), Some(&OpReply::Cancelled(d.id)));
+    let deadline = Some(rig.now().time + 100);
+    let timer = Timer { deadline, ..rig.timer("a", 1) };
+    rig.session(1, register("a", 1));
+    let d = rig.deliver(1, timer);
+    rig.run(200);
+    rig.settle(1, &d, HandlerOutcome::NotBegun);
+    rig.run(50);
+    assert!(rig.take_deliveries().is_empty(), "delivered after its deadline");
+    assert_eq!((rig.place(d.id), rig.engine.unsettled()), (None, 0));
+}
+
+fn register(app: &str, credit: u32) -> SessionEvent {
+    SessionEvent::Register { registration: 1, dest: dest(app), credit }
+}
