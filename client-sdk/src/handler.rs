@@ -143,7 +143,7 @@ impl Dispatcher {
     }
 
     fn callback_of(&self, callback: BeginningCallback) -> Callback {
-        let BeginningCallback { handle, received, deadline, delivery, .. } = callback;
+        let BeginningCallback { handle, received, deadline, delivery } = callback;
         let Delivery { id, key, due, epoch, attempt, mode, timeout_ms, payload, headers } = delivery;
         Callback {
             id,

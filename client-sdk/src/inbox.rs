@@ -57,7 +57,6 @@ pub(crate) struct BeginningCallback {
     pub(crate) handle: Arc<SessionHandle>,
     /// By the cluster clock.
     pub(crate) received: Time,
-    pub(crate) at: Instant,
     pub(crate) deadline: Arc<CallbackDeadline>,
     pub(crate) delivery: Delivery,
 }
@@ -243,9 +242,9 @@ impl Inbox {
         let Some(delivery) = arrived.deliveries.pop_front() else { return (NextStep::Wait, renewed) };
         state.waiting -= 1;
         let deadline = Arc::new(CallbackDeadline::new(arrived.at, delivery.timeout_ms));
-        let (handle, received, at) = (Arc::clone(&arrived.handle), arrived.received, arrived.at);
+        let (handle, received) = (Arc::clone(&arrived.handle), arrived.received);
         state.slots.begin(delivery.id, delivery.attempt, Arc::clone(&handle), Arc::clone(&deadline));
-        (NextStep::Begin(BeginningCallback { handle, received, at, deadline, delivery }), renewed)
+        (NextStep::Begin(BeginningCallback { handle, received, deadline, delivery }), renewed)
     }
 
     /// Completes when [`Inbox::next`] may have another answer.

@@ -47,6 +47,8 @@ enum PoolEvent {
 #[derive(Debug)]
 struct OpenConnection {
     name: Option<String>,
+    /// Where it was made to.
+    address: String,
     since: Instant,
     /// For whom it was made.
     target: DialTarget,
@@ -64,6 +66,8 @@ struct Pool {
     failed: BTreeSet<String>,
     /// What links are made from.
     seeds: DialPlan,
+    /// Since when there is no connection at all.
+    alone_since: Option<Instant>,
 }
 
 /// Keeps the client connected until it is stopped; `link` is how the `first` connection was made,
@@ -83,6 +87,7 @@ pub(crate) async fn keep(
         trying: BTreeMap::new(),
         failed: BTreeSet::new(),
         seeds,
+        alone_since: None,
     };
     pool.serve(DialTarget::Seed, first, handle);
     loop {
@@ -117,15 +122,9 @@ impl Pool {
                 }
             }
             PoolEvent::Ended(handle, end) => {
-                let broker = handle.name.as_deref().unwrap_or_default();
-                match end {
-                    LinkError::Left => {
-                        tracing::info!(broker, session = handle.session, reason = %end, "disconnected from a broker that stopped")
-                    }
-                    _ => tracing::warn!(broker, session = handle.session, reason = %end, "connection lost"),
-                }
                 self.state.closed(&handle, &end.to_string());
                 let Some(open) = self.open.remove(&handle.session) else { return };
+                self.say_lost(&open, handle.session, &end);
                 if let Some(link) = self.links.get_mut(&open.target).filter(|_| open.since.elapsed() >= GOOD)
                 {
                     link.reset();
@@ -150,10 +149,31 @@ impl Pool {
         self.serve(target, connection, handle);
     }
 
+    /// Logs the end of a connection. What is tried until there is another one is not logged.
+    fn say_lost(&mut self, open: &OpenConnection, session: u64, end: &LinkError) {
+        let broker = open.name.as_deref().unwrap_or(&open.address);
+        if self.open.is_empty() {
+            self.alone_since = Some(Instant::now());
+            tracing::warn!(broker, session, reason = %end, "the last connection is lost, and is tried again until a broker answers");
+        } else if matches!(end, LinkError::Left) {
+            tracing::info!(broker, session, reason = %end, "disconnected from a broker that stopped");
+        } else {
+            tracing::warn!(broker, session, reason = %end, "connection lost");
+        }
+    }
+
     fn serve(&mut self, target: DialTarget, connection: BrokerConnection, handle: Arc<SessionHandle>) {
-        tracing::info!(broker = connection.broker, session = connection.welcome.session, "connected");
-        let name = handle.name.clone();
-        self.open.insert(handle.session, OpenConnection { name, since: Instant::now(), target });
+        let (broker, session) = (connection.broker.as_str(), handle.session);
+        match self.alone_since.take() {
+            // As loud as the loss.
+            Some(since) => {
+                let away_ms = since.elapsed().as_millis() as u64;
+                tracing::warn!(broker, session, away_ms, "connected again");
+            }
+            None => tracing::info!(broker, session, "connected"),
+        }
+        let (name, address) = (handle.name.clone(), connection.broker.clone());
+        self.open.insert(handle.session, OpenConnection { name, address, since: Instant::now(), target });
         let state = Arc::clone(&self.state);
         self.tasks.spawn(async move {
             let run = AssertUnwindSafe(session::run(&state, connection, &handle)).catch_unwind();

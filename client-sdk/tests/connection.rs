@@ -4,7 +4,7 @@ mod fake;
 
 use std::time::Duration;
 
-use fake::{Broker, START, delivery, dest, until, welcome};
+use fake::{Broker, START, TextLog, delivery, dest, until, welcome};
 use mtimer_client::{
     Callback, Client, ConnectError, ErrorCode, Outcome, RegisterError, RequestError, Schedule, ScheduleError,
     TimerId, limits,
@@ -351,4 +351,32 @@ async fn a_callback_is_never_received_before_its_due_time() {
     let now = client.now();
     assert!((START..START + 60_000).contains(&now), "a wrong due time is no time to go by: {now}");
     drop(registration);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_loss_of_the_last_connection_and_its_return_are_said_once() {
+    let (log, _guard) = TextLog::start();
+    let broker = Broker::start().await;
+    for in_order in [true, false] {
+        let before = log.text().len();
+        let (client, mut peer) = broker.connect().await;
+        if in_order {
+            peer.send(ServerMessage::Closing).await;
+        }
+        drop(peer);
+        // It is refused a few times.
+        for _ in 0..5 {
+            drop(broker.greet().await);
+        }
+        let _peer = broker.accept().await;
+        until("it is back", || client.stats().connections == 2).await;
+        let text = log.text().split_off(before);
+        let [lost, back] = &text.lines().collect::<Vec<_>>()[..] else { panic!("{text}") };
+        assert!(lost.contains("the last connection is lost, and is tried again"), "{lost}");
+        assert!(back.contains("connected again") && back.contains("away_ms="), "{back}");
+        for line in [lost, back] {
+            assert!(line.contains(&format!("broker=\"{}\"", broker.address)), "{line}");
+        }
+        client.close().await.unwrap();
+    }
 }

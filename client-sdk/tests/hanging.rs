@@ -4,11 +4,10 @@
 
 mod fake;
 
-use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use fake::{Broker, Peer, delivery, dest, until};
+use fake::{Broker, Peer, TextLog, delivery, dest, until};
 use mtimer_client::{Callback, Client, Mode, Outcome, Registration};
 use mtimer_protocol::{ClientMessage, Delivery};
 use mtimer_types::HandlerOutcome;
@@ -158,30 +157,14 @@ async fn a_handler_that_blocks_its_thread_holds_no_other_callback_back() {
     peer.until_offered(10).await;
 }
 
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn it_is_said_once_which_handler_hangs() {
-    let log = Log::default();
-    let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
+    let (log, _guard) = TextLog::start();
     let broker = Broker::start().await;
     let (_client, mut peer, registration, _, gate) = hanging(&broker).await;
     peer.until_offered(0).await;
     peer.silent(Duration::from_secs(3)).await;
-    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let text = log.text();
     let said: Vec<&str> = text.lines().filter(|line| line.contains("callback timeout")).collect();
     for n in [1, 2] {
         let of = said.iter().filter(|line| line.contains(&brief(n).id.to_string()));

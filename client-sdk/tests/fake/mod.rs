@@ -2,6 +2,8 @@
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -23,6 +25,36 @@ pub const START: Time = Time::from_ms(1_700_000_000_000);
 
 /// The number of the ping by which [`Peer::until_heard`] finds out.
 const HEARD: u64 = u64::MAX;
+
+/// What is logged at level warn and above.
+#[derive(Clone, Default)]
+pub struct TextLog(Arc<Mutex<Vec<u8>>>);
+
+impl TextLog {
+    /// Takes what this thread logs, for as long as the guard lives.
+    pub fn start() -> (Self, tracing::subscriber::DefaultGuard) {
+        let log = Self::default();
+        let writer = Self(Arc::clone(&log.0));
+        let all = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_ansi(false);
+        let all = all.with_writer(move || writer.clone()).finish();
+        (log, tracing::subscriber::set_default(all))
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+impl Write for TextLog {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
 
 pub struct Broker {
     listener: TcpListener,

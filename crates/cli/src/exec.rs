@@ -10,6 +10,10 @@ use tokio::process::{Child, Command};
 
 /// Exit code for "try again" (EX_TEMPFAIL of sysexits).
 const TRY_AGAIN: i32 = 75;
+/// How long a command may take to end after its time is over.
+const GRACE: Duration = Duration::from_secs(5);
+/// How often it is looked whether what it has started has ended, too.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Exit code for "it will never be done".
 const FAIL: i32 = 100;
 
@@ -38,8 +42,8 @@ pub(crate) fn is_child_variable(name: &str) -> bool {
     CHILD_VARIABLES.contains(&name) || name.starts_with(HEADER_VARIABLE)
 }
 
-/// Runs a command for a callback: payload on standard input, the rest in variables. It is killed,
-/// with what it has started, when the callback times out.
+/// Runs a command for a callback: payload on standard input, the rest in variables. When the
+/// callback times out it gets TERM, with what it has started, and KILL after [`GRACE`].
 pub(crate) async fn run(
     line: &str,
     callback: &Callback,
@@ -62,16 +66,37 @@ pub(crate) async fn run(
             let _ = stdin.write_all(&callback.payload).await;
         }
     };
-    let finished = async { tokio::join!(child.wait(), feed).0 };
-    let ended = tokio::time::timeout(callback.timeout, finished).await;
-    match ended {
-        Ok(Ok(status)) => outcome(status, retry),
-        Ok(Err(e)) => retry(format!("the command's end could not be seen: {e}")),
-        Err(_) => {
+    match wait(&mut child, pid, feed, callback).await {
+        Some(Ok(status)) => outcome(status, retry),
+        Some(Err(e)) => retry(format!("the command's end could not be seen: {e}")),
+        None => {
             kill(&mut child, pid).await;
-            retry(format!("the command was killed after {} ms", callback.timeout.as_millis()))
+            retry(format!("the command was killed {} ms after its time was over", GRACE.as_millis()))
         }
     }
+}
+
+/// Waits for the command, and longer by [`GRACE`] than it has. `None`: it has not ended.
+async fn wait(
+    child: &mut Child,
+    pid: Option<u32>,
+    feed: impl Future<Output = ()>,
+    callback: &Callback,
+) -> Option<std::io::Result<ExitStatus>> {
+    let finished = async { tokio::join!(child.wait(), feed).0 };
+    tokio::pin!(finished);
+    tokio::select! {
+        ended = &mut finished => return Some(ended),
+        () = callback.timed_out() => end_group(pid),
+    }
+    let all = async {
+        let ended = finished.await;
+        while group_lives(pid) {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        ended
+    };
+    tokio::time::timeout(GRACE, all).await.ok()
 }
 
 fn start(line: &str, callback: &Callback, quiet: bool) -> std::io::Result<Child> {
@@ -145,10 +170,37 @@ fn shell(line: &str) -> Command {
     command
 }
 
+#[cfg(unix)]
+fn group(pid: Option<u32>) -> Option<rustix::process::Pid> {
+    rustix::process::Pid::from_raw(pid?.cast_signed())
+}
+
+/// Asks the command, and what it has started, to end.
+fn end_group(pid: Option<u32>) {
+    #[cfg(unix)]
+    if let Some(group) = group(pid) {
+        // It may have ended by itself just now.
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::TERM);
+    }
+    #[cfg(not(unix))]
+    let _ = pid;
+}
+
+/// Whether anything that the command has started is still there.
+fn group_lives(pid: Option<u32>) -> bool {
+    #[cfg(unix)]
+    return group(pid).is_some_and(|group| rustix::process::test_kill_process_group(group).is_ok());
+    #[cfg(not(unix))]
+    return {
+        let _ = pid;
+        false
+    };
+}
+
 async fn kill(child: &mut Child, pid: Option<u32>) {
     #[cfg(unix)]
-    if let Some(group) = pid.and_then(|pid| rustix::process::Pid::from_raw(pid.cast_signed())) {
-        // It may have ended by itself just now.
+    if let Some(group) = group(pid) {
+        // As above.
         let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
     }
     #[cfg(not(unix))]

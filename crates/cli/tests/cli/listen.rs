@@ -127,11 +127,21 @@ fn a_command_gets_the_headers_in_its_environment() {
 }
 
 #[test]
+fn a_command_whose_time_is_over_may_clean_up() {
+    let dev = Dev::start();
+    let cleaned = dev.data.path().join("cleaned");
+    dev.schedule(&["--in", "0s", "--callback-timeout", "200ms", "--retry", ""]);
+    let script = format!("trap 'echo yes > {}; exit 75' TERM; sleep 600 & wait", cleaned.display());
+    dev.run(&listen(&["--count", "1", "--exec", &script])).ok();
+    assert_eq!(std::fs::read_to_string(cleaned).unwrap(), "yes\n");
+}
+
+#[test]
 fn a_command_that_takes_too_long_is_killed_with_what_it_has_started() {
     let dev = Dev::start();
     let pid = dev.data.path().join("pid");
     dev.schedule(&["--in", "0s", "--callback-timeout", "200ms", "--retry", ""]);
-    let script = format!("sleep 600 & echo $! > {}; wait", pid.display());
+    let script = format!("trap '' TERM; sleep 600 & echo $! > {}; wait", pid.display());
     dev.run(&listen(&["--count", "1", "--exec", &script])).ok();
     let pid = std::fs::read_to_string(pid).unwrap();
     dev.wait_for_dead(1);
