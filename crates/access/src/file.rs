@@ -104,8 +104,8 @@ struct File {
     tokens: Vec<TokenEntry>,
 }
 
-/// Splits a text before each `[[token]]` and the comments right above it. What is above those of the
-/// first is a part of its own.
+/// Splits a text before each `[[token]]` and the comments right above it. What is above those of
+/// the first is a part of its own.
 fn parts(text: &str) -> Vec<&str> {
     let (mut parts, mut start, mut above, mut at) = (Vec::new(), 0, 0, 0);
     for line in text.split_inclusive('\n') {
@@ -178,9 +178,9 @@ impl Tokens {
         toml::to_string_pretty(&file).unwrap_or_default()
     }
 
-    /// Returns the text of a file that was `before` and is to have these tokens. Comments stay with the
-    /// tokens that they stand above or in, and tokens that are as before are not touched. A text that
-    /// is not made of `[[token]]` tables is written anew.
+    /// Returns the text of a file that was `before` and is to have these tokens. Comments stay with
+    /// the tokens that they stand above or in, and tokens that are as before are not touched. A
+    /// text that is not made of `[[token]]` tables is written anew.
     pub fn update(&self, before: &str) -> String {
         let mut text = String::new();
         let mut left: Vec<&TokenEntry> = self.entries.iter().collect();

@@ -49,10 +49,10 @@ pub(crate) struct Dev {
 /// the file, over defaults; --print-config shows what results. A key or a variable that is not
 /// known is an error.
 ///
-/// HUP never ends it: it reads the files of tokens and certificates again, and the password of Redis
-/// if that is in the file; the log says what was read and which settings have changed and need a
-/// restart. Tokens and certificates
-/// are read again within seconds of a change, too; a file that is not valid changes nothing.
+/// HUP never ends it: it reads the files of tokens and certificates again, and the password of
+/// Redis if that is in the file; the log says what was read and which settings have changed and
+/// need a restart. Tokens and certificates are read again within seconds of a change, too; a file
+/// that is not valid changes nothing.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  \
     mtimer broker --cluster shop --redis redis://10.0.0.5:6379 --listen 0.0.0.0:7400 \\\n      \

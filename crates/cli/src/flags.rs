@@ -92,8 +92,8 @@ fn heading(field: &str) -> &'static str {
 
 const CLUSTER: &str = "Cluster";
 
-/// The command without what takes other brokers or Redis, which `dev` has not. It is hidden only, so
-/// that somebody who gives such a flag is still told why it is refused.
+/// The command without what takes other brokers or Redis, which `dev` has not. It is hidden only,
+/// so that somebody who gives such a flag is still told why it is refused.
 pub(crate) fn without_cluster(command: Command) -> Command {
     let is_foreign = |field: &str| {
         field.starts_with("redis")

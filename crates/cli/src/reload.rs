@@ -2,8 +2,8 @@
 //!
 //! Invariant: HUP never ends a broker, whatever its settings, and what cannot be read again changes
 //! nothing.
-//! Not in here: reading the files of tokens and certificates ([`mtimer_broker::Broker::reload`]), and
-//! the password of Redis ([`Opened::reload`]).
+//! Not in here: reading the files of tokens and certificates ([`mtimer_broker::Broker::reload`]),
+//! and the password of Redis ([`Opened::reload`]).
 
 use mtimer_broker::Broker;
 use mtimer_broker::config::{Config, PartialConfig};

@@ -24,13 +24,14 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// Remove a cluster from Redis, with all its timers
 ///
 /// For a cluster whose name was mistyped, or that is not used any more: every key of it goes, and
-/// with them all its timers. Keys of others stay, also of clusters whose names begin in the same way.
+/// with them all its timers. Keys of others stay, also of clusters whose names begin in the same
+/// way.
 ///
-/// Asks first; where nobody can be asked, it needs --yes. It refuses (exit code 13) while a broker of
-/// the cluster has the lease, for which it looks for three seconds and before every step. A broker
-/// that cannot reach Redis at that time shows nothing: stop all of them first. It works in steps of
-/// 1,000 keys, so that Redis serves others meanwhile; a removal that was interrupted is finished by
-/// another one. The user of Redis needs +unlink besides what a broker needs, and +scan.
+/// Asks first; where nobody can be asked, it needs --yes. It refuses (exit code 13) while a broker
+/// of the cluster has the lease, for which it looks for three seconds and before every step. A
+/// broker that cannot reach Redis at that time shows nothing: stop all of them first. It works in
+/// steps of 1,000 keys, so that Redis serves others meanwhile; a removal that was interrupted is
+/// finished by another one. The user of Redis needs +unlink besides what a broker needs, and +scan.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer cluster remove shpo --redis redis://10.0.0.5:6379 --dry-run\n  \
     mtimer cluster remove shpo --redis redis://10.0.0.5:6379\n  \
@@ -38,7 +39,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 pub(crate) struct RemoveCluster {
     /// The cluster's name
     name: String,
-    /// Redis servers, or Sentinels, separated by commas; without it those of MTIMER_REDIS or --config
+    /// Redis servers, or Sentinels, separated by commas; without it those of MTIMER_REDIS or
+    /// --config
     #[arg(long, value_name = "URL", value_delimiter = ',', value_parser = address, help_heading = "Store")]
     redis: Vec<String>,
     /// A settings file of a broker: its Redis servers, and files for TLS

@@ -49,8 +49,8 @@ pub(crate) fn as_json(settings: &PartialConfig) -> Result<Value, Failure> {
     serde_json::to_value(settings).map_err(wrong)
 }
 
-/// The command with the default and the variable of every setting in its help; the defaults of `but`
-/// are told elsewhere, and the variables `no_variables` are not looked at.
+/// The command with the default and the variable of every setting in its help; the defaults of
+/// `but` are told elsewhere, and the variables `no_variables` are not looked at.
 pub(crate) fn described(command: clap::Command, but: &[&str], no_variables: &[&str]) -> clap::Command {
     let Ok(config) = PartialConfig::default().resolve() else { return command };
     let Ok(Value::Object(defaults)) = as_json(&config.settings()) else { return command };

@@ -80,8 +80,8 @@ pub(crate) struct TokenList {
 
 /// Let a token do more
 ///
-/// Adds grants to a token, which stays the same: whoever has it need not do anything. Running brokers
-/// read the file again within seconds, and sessions that are open have the new grants then.
+/// Adds grants to a token, which stays the same: whoever has it need not do anything. Running
+/// brokers read the file again within seconds, and sessions that are open have the new grants then.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  \
     mtimer token grant --file tokens.toml 3f9a0c5512de7b88 --grant 'read:*'\n  \
@@ -98,8 +98,8 @@ pub(crate) struct GrantMore {
 
 /// Make another token in place of one, with the same name, grants and limits
 ///
-/// It is shown once. The old one stays valid, so that no call fails: give the new one to everybody who
-/// has the old one, then revoke that; or let it end by itself with --old-expires-in.
+/// It is shown once. The old one stays valid, so that no call fails: give the new one to everybody
+/// who has the old one, then revoke that; or let it end by itself with --old-expires-in.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  \
     mtimer token rotate --file tokens.toml 3f9a0c5512de7b88 > shop-token\n  \
@@ -362,8 +362,8 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Gives the file owner, group and mode of the one that it replaces: a broker may have its tokens as
-/// their owner, while root changes them, or as a member of that group.
+/// Gives the file owner, group and mode of the one that it replaces: a broker may have its tokens
+/// as their owner, while root changes them, or as a member of that group.
 #[cfg(unix)]
 fn keep_owner(file: &File, replaced: &Path) -> io::Result<()> {
     use std::os::unix::fs::{MetadataExt, fchown};

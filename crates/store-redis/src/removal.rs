@@ -3,8 +3,8 @@
 //! Invariant: only keys whose names are those of this cluster go, whatever other clusters and other
 //! programs keep beside it; each step is bounded, so the servers serve on; what fixes the cluster
 //! goes last, so that a removal that was interrupted is finished by another one.
-//! Not in here: whether somebody wants that. A broker that lives must be stopped before: its lease is
-//! looked for, but a broker that does not reach Redis for now shows nothing.
+//! Not in here: whether somebody wants that. A broker that lives must be stopped before: its lease
+//! is looked for, but a broker that does not reach Redis for now shows nothing.
 
 use futures_util::future::join_all;
 use mtimer_store::StoreError;
@@ -57,8 +57,8 @@ impl ClusterRemoval {
         Ok(Self { servers, cluster: options.cluster.clone() })
     }
 
-    /// Returns names of other clusters on these servers, a few at most, as far as a short look finds
-    /// any.
+    /// Returns names of other clusters on these servers, a few at most, as far as a short look
+    /// finds any.
     pub async fn others(&self) -> Vec<String> {
         other_clusters(&self.servers, &self.cluster).await
     }
@@ -105,8 +105,8 @@ impl ClusterRemoval {
         Ok(found)
     }
 
-    /// Removes every key of the cluster, in steps; before each it looks for a broker. `step` is told
-    /// how many have gone by then.
+    /// Removes every key of the cluster, in steps; before each it looks for a broker. `step` is
+    /// told how many have gone by then.
     ///
     /// # Errors
     ///
