@@ -116,5 +116,5 @@ async fn a_broker_of_another_cluster_at_the_address_is_named() {
         .flags(["--startup-timeout", "3s"]);
     let (code, log) = tokio::task::spawn_blocking(move || second.refused()).await.unwrap();
     assert_eq!(code, Some(NOT_NOW), "{log}");
-    assert!(log.contains("is another broker's") && log.contains("of cluster \"t\""), "{log}");
+    assert!(log.contains("is another broker's") && log.contains("of cluster \\\"t\\\""), "{log}");
 }
