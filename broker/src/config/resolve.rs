@@ -296,6 +296,13 @@ impl PartialConfig {
     fn disk_limits(&self) -> Result<(u64, u64), ConfigError> {
         let bytes = |given: Option<Size>, default: u64| given.map_or(default, |size| size.0);
         let reserve = bytes(self.disk_reserve, limits::DISK_RESERVE_BYTES);
+        if reserve < limits::MIN_DISK_RESERVE_BYTES {
+            let message = format!(
+                "{reserve} bytes: give it at least 64MiB, so that delivering can go on when the disk is full, or \
+                 leave it out for 256MiB"
+            );
+            return Err(ConfigError::Setting { setting: "disk-reserve", message });
+        }
         // Somebody who sets only the reserve wants to be warned before.
         let watermark = bytes(self.disk_watermark, limits::DISK_WATERMARK_BYTES.max(reserve));
         if watermark != 0 && watermark < reserve {

@@ -159,14 +159,23 @@ fn the_watermark_of_the_disk_is_above_its_reserve() {
     };
     let (watermark, reserve) = ("MTIMER_DISK_WATERMARK", "MTIMER_DISK_RESERVE");
     assert_eq!(limits(&[]), (1 << 30, 256 << 20));
-    assert_eq!(limits(&[(watermark, "0"), (reserve, "1MiB")]), (0, 1 << 20));
+    assert_eq!(limits(&[(watermark, "0"), (reserve, "64MiB")]), (0, 64 << 20));
     assert_eq!(limits(&[(reserve, "2GiB")]), (2 << 30, 2 << 30));
     let error = |more: &[(&'static str, &'static str)]| with(more).unwrap_err().to_string();
     assert_eq!(
-        error(&[(watermark, "1000"), (reserve, "2000")]),
-        "disk-watermark: 1000 bytes is less than disk-reserve, 2000 bytes: give it at least as much, or 0 for no \
+        error(&[(watermark, "1000"), (reserve, "64MiB")]),
+        "disk-watermark: 1000 bytes is less than disk-reserve, 67108864 bytes: give it at least as much, or 0 for no \
          warning"
     );
+    for (given, bytes) in [("0", 0), ("63MiB", 66_060_288)] {
+        assert_eq!(
+            error(&[(reserve, given)]),
+            format!(
+                "disk-reserve: {bytes} bytes: give it at least 64MiB, so that delivering can go on when the disk is \
+                 full, or leave it out for 256MiB"
+            )
+        );
+    }
     for setting in [watermark, reserve] {
         let told = error(&[("MTIMER_REDIS", "redis://a"), (setting, "1MiB")]);
         assert!(told.starts_with("disk-") && told.contains("leave it out"), "{told}");
@@ -213,7 +222,7 @@ fn what_is_shown_can_be_read_again() {
     for text in [
         "",
         "listen = \"127.0.0.1:1\"\nhttp = \"off\"\nmetrics-destinations = 7\nretry = [\"1s\", \"2m\"]\ndurability = \"embedded-fast\"\npartitions = 8\n\
-         disk-watermark = \"7MiB\"\ndisk-reserve = \"5MiB\"\n\
+         disk-watermark = \"71MiB\"\ndisk-reserve = \"70MiB\"\n\
          startup-timeout = \"3s\"\nmemory = \"64MiB\"\nadvertise = \"h:1\"\nlog-format = \"json\"\n\
          [[destination]]\ngroup = \"g\"\napp = \"a\"\nretry = []\n\
          [[group-limit]]\ngroup = \"*\"\nschedules = 5\npayload = \"4KiB\"\n",

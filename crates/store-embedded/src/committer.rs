@@ -5,7 +5,8 @@
 //! the fewer syncs each call costs.
 //!
 //! Invariant: nothing is answered before it is as durable as the level says. After a fault nothing
-//! is written and everything is answered with it.
+//! is written and everything is answered with it. If the disk had too little space, the directory is
+//! opened again when it has enough.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -20,6 +21,8 @@ use crate::destinations::DestinationNumbers;
 use crate::fault::Fault;
 use crate::lane_shared::LaneShared;
 use crate::layout::{self, FactName, fact_key};
+use crate::open_error::OpenError;
+use crate::opening::Opening;
 use crate::options::EmbeddedDurability;
 use crate::partition::{PartitionMirror, StoredOwner};
 use crate::space::{DiskSpace, IDLE_LOOK};
@@ -70,7 +73,7 @@ pub(crate) struct Committer {
     pub(crate) partitions: Vec<PartitionMirror>,
     pub(crate) term: Term,
     pub(crate) space: DiskSpace,
-    durability: EmbeddedDurability,
+    opening: Opening,
     broken: Option<Fault>,
     /// The group under way is synced at any level.
     sync_now: bool,
@@ -78,15 +81,15 @@ pub(crate) struct Committer {
 }
 
 impl Committer {
-    pub(crate) fn new(tree: Tree, partitions: u16, durability: EmbeddedDurability, space: DiskSpace) -> Self {
-        let partitions = (0..partitions).map(|p| PartitionMirror::new(PartitionId(p))).collect();
+    pub(crate) fn new(tree: Tree, opening: Opening, space: DiskSpace) -> Self {
+        let partitions = (0..opening.partitions).map(|p| PartitionMirror::new(PartitionId(p))).collect();
         Self {
             tree,
             destinations: DestinationNumbers::default(),
             partitions,
             term: Term(0),
             space,
-            durability,
+            opening,
             broken: None,
             sync_now: false,
             closing: Vec::new(),
@@ -102,7 +105,19 @@ impl Committer {
             let wait = sync_at.map_or(IDLE_LOOK, |at| at.saturating_duration_since(Instant::now()));
             let first = calls.recv_timeout(wait.min(IDLE_LOOK));
             let now = Instant::now();
-            self.space.refresh(now);
+            if self.space.is_due(now) {
+                self.look_at_space();
+            }
+            if self.can_resume() {
+                match self.reopened() {
+                    Ok(committer) => self = committer,
+                    Err(error) => {
+                        // The calls that wait are dropped, and find the store closed.
+                        tracing::error!(%error, "the data directory cannot be opened again");
+                        return;
+                    }
+                }
+            }
             match first {
                 Ok(first) => self.group(first, &calls),
                 Err(RecvTimeoutError::Timeout) => self.sync_now |= sync_at.is_some_and(|at| now >= at),
@@ -127,8 +142,29 @@ impl Committer {
         });
     }
 
+    fn look_at_space(&mut self) {
+        let (floor, needed) = self.tree.needed_space();
+        self.space.look(needed);
+        self.tree.limit_merges(floor, self.space.full().is_some());
+    }
+
+    /// Whether the store has stopped for want of space, and there is enough again.
+    fn can_resume(&mut self) -> bool {
+        matches!(self.broken, Some(Fault::NoSpace(_))) && self.space.lacks().is_none()
+    }
+
+    /// Opens the directory again.
+    fn reopened(self) -> Result<Self, OpenError> {
+        let Self { tree, opening, space, closing, .. } = self;
+        drop(tree);
+        let mut committer = opening.committer(space)?;
+        committer.closing = closing;
+        tracing::info!("there is enough space again: the embedded store goes on");
+        Ok(committer)
+    }
+
     fn sync_deadline(&self, unsynced_since: Option<Instant>) -> Option<Instant> {
-        match self.durability {
+        match self.opening.durability {
             EmbeddedDurability::Sync => None,
             EmbeddedDurability::Fast { every } => unsynced_since.map(|since| since + every),
         }
@@ -148,8 +184,12 @@ impl Committer {
             });
             next = if weight < MAX_GROUP { calls.try_recv().ok() } else { None };
         }
-        self.guard(|committer| committer.tree.write());
-        if self.durability == EmbeddedDurability::Sync || self.sync_now {
+        self.guard(|committer| {
+            let bytes = committer.tree.write()?;
+            committer.space.wrote(bytes);
+            Ok(())
+        });
+        if self.opening.durability == EmbeddedDurability::Sync || self.sync_now {
             self.sync_now = false;
             self.guard(|committer| committer.tree.sync());
         }
@@ -167,7 +207,7 @@ impl Committer {
 
     fn fail(&mut self, fault: Fault) {
         if self.broken.is_none() {
-            let fault = self.located(fault);
+            let fault = self.explained(fault);
             tracing::error!(%fault, "the embedded store has stopped");
             self.end_lanes(&fault);
             self.tree.abandon();
@@ -175,11 +215,21 @@ impl Committer {
         }
     }
 
+    /// A fault with what it needs to be understood: how much space there is, or what is damaged.
+    fn explained(&mut self, fault: Fault) -> Fault {
+        match (fault, self.space.lacks()) {
+            (Fault::NoSpace(_) | Fault::Background, Some((path, free, needed))) => Fault::NoSpace(
+                format!("{free} bytes are free at {}, it needs {needed}", path.display()).into(),
+            ),
+            (fault, _) => self.located(fault),
+        }
+    }
+
     /// A fault of the storage engine with the place that is damaged, if some place is. It reads all
     /// tables; nothing else is left to do.
     fn located(&self, fault: Fault) -> Fault {
         match fault {
-            Fault::Unreadable(_) | Fault::Storage(_) | Fault::Panicked => {
+            Fault::Unreadable(_) | Fault::Storage(_) | Fault::Background | Fault::Panicked => {
                 let damage = self.tree.find_damage();
                 damage.map_or(fault, |damage| Fault::Unreadable(damage.to_string().into()))
             }
@@ -300,6 +350,7 @@ fn clock_ms() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::EmbeddedOptions;
     use crate::space::SpaceLimits;
 
     #[test]
@@ -308,7 +359,8 @@ mod tests {
         let tree = Tree::open(dir.path(), 1 << 20).unwrap();
         let (_sender, calls) = std::sync::mpsc::sync_channel(8);
         let space = DiskSpace::new(dir.path().to_owned(), SpaceLimits::default());
-        let mut committer = Committer::new(tree, 1, EmbeddedDurability::Sync, space);
+        let opening = Opening::new(dir.path().to_owned(), &EmbeddedOptions::new(dir.path(), 1));
+        let mut committer = Committer::new(tree, opening, space);
         let raise = |committer: &mut Committer| {
             let (answer, received) = std::sync::mpsc::channel();
             let work = Box::new(move |committer: &mut Committer| -> AnswerFn {

@@ -1,5 +1,6 @@
 //! Why the store cannot go on.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 
 use mtimer_store::{LaneError, RecordError, StoreError};
@@ -12,6 +13,17 @@ pub(crate) enum Fault {
         "the data directory cannot be used ({0}): free space on its disk or replace it, then restart the broker"
     )]
     Storage(Arc<str>),
+    /// A write failed for want of space, before it was synced: the store opens the directory again
+    /// when there is space.
+    #[error(
+        "the disk of the data directory has too little space ({0}): free space there, the broker goes on by itself"
+    )]
+    NoSpace(Arc<str>),
+    /// A background thread of the storage engine failed; it does not say why.
+    #[error(
+        "the data directory cannot be used (an earlier write in the background failed): restart the broker"
+    )]
+    Background,
     /// The storage engine cannot read what it has written.
     #[error(
         "the data directory is damaged ({0}): stop the broker, then see what can be kept with \
@@ -34,10 +46,15 @@ impl From<fjall::Error> for Fault {
     fn from(error: fjall::Error) -> Self {
         let text = describe(&error).into();
         match error {
-            fjall::Error::Io(_)
-            | fjall::Error::Storage(fjall::LsmError::Io(_))
-            | fjall::Error::Poisoned
-            | fjall::Error::Locked => Self::Storage(text),
+            fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error))
+                if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) =>
+            {
+                Self::NoSpace(text)
+            }
+            fjall::Error::Poisoned => Self::Background,
+            fjall::Error::Io(_) | fjall::Error::Storage(fjall::LsmError::Io(_)) | fjall::Error::Locked => {
+                Self::Storage(text)
+            }
             _ => Self::Unreadable(text),
         }
     }
@@ -57,7 +74,10 @@ impl From<&Fault> for LaneError {
 
 impl From<&Fault> for StoreError {
     fn from(fault: &Fault) -> Self {
-        Self::Unusable(fault.to_string())
+        match fault {
+            Fault::NoSpace(_) => Self::Unavailable(fault.to_string()),
+            fault => Self::Unusable(fault.to_string()),
+        }
     }
 }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use mtimer_store::{
-    Answer, Batch, Census, DeadFilter, DeadLetter, Health, InFlight, Lane, LaneFuture, Load, Loaded, Page,
-    Place, Record, Taken, Unconfirmed,
+    Answer, Batch, Census, DeadFilter, DeadLetter, Health, InFlight, Lane, LaneFuture, Load, Loaded, Op,
+    Page, Place, Record, Taken, Unconfirmed,
 };
 use mtimer_types::{Destination, Epoch, Target, Time};
 use tokio::sync::{oneshot, watch};
@@ -47,7 +47,7 @@ impl Lane for EmbeddedLane {
     }
 
     fn apply(&self, batch: Batch) -> LaneFuture<Vec<Answer>> {
-        self.call(batch.ops.len(), move |view| view.apply(&batch))
+        self.call(weight(&batch), move |view| view.apply(&batch))
     }
 
     fn load(&self, load: Load) -> LaneFuture<Loaded> {
@@ -99,4 +99,14 @@ impl Lane for EmbeddedLane {
     fn health(&self) -> watch::Receiver<Health> {
         self.shared.health.subscribe()
     }
+}
+
+/// About how many operations a batch is worth: so many, and one for each KiB of payload, so that a
+/// group of calls is bounded in bytes, too.
+fn weight(batch: &Batch) -> usize {
+    let payload = |op: &Op| match op {
+        Op::Schedule { timer, .. } => timer.payload.len() / 1024,
+        _ => 0,
+    };
+    batch.ops.len() + batch.ops.iter().map(payload).sum::<usize>()
 }

@@ -13,6 +13,7 @@
 
 mod check;
 mod committer;
+mod compactor;
 mod damage;
 mod destinations;
 mod directory;
@@ -28,6 +29,7 @@ mod layout;
 mod listing;
 mod marker;
 mod open_error;
+mod opening;
 mod options;
 mod partition;
 mod remembered;
@@ -38,8 +40,6 @@ mod table;
 mod tables;
 mod tree;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
@@ -52,19 +52,17 @@ use mtimer_types::{PartitionId, Term};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::check::JournalCheck;
 use crate::committer::{Acquisition, AnswerFn, Committer, CommitterCall, CommitterQueue, MAX_WAITING};
 pub use crate::damage::Damage;
 use crate::directory::Directory;
 use crate::fault::Fault;
-use crate::group::Watermark;
 use crate::lane::EmbeddedLane;
 pub use crate::open_error::OpenError;
+use crate::opening::Opening;
 pub use crate::options::{EmbeddedDurability, EmbeddedOptions};
 pub use crate::repair::{RepairReport, repair};
 pub use crate::space::SpaceLimits;
 use crate::space::{DiskSpace, Seen};
-use crate::tree::Tree;
 
 /// A store in a directory. Dropping it closes it and blocks until that is done; see
 /// [`EmbeddedStore::close`].
@@ -88,26 +86,9 @@ impl EmbeddedStore {
         let directory = Directory::open(&path, options.partitions)?;
         let (sender, calls) = mpsc::sync_channel(MAX_WAITING);
         let queue = CommitterQueue(sender);
-        let checked = prepare(&path, &directory.database)?;
         let space = DiskSpace::new(path.clone(), options.space);
         let seen = space.seen();
-        // The engine panics on some kinds of damage.
-        let committer = catch_unwind(AssertUnwindSafe(|| {
-            let mut tree =
-                Tree::open(&directory.database, options.cache_bytes).map_err(|e| unreadable(&path, &e))?;
-            is_complete(&path, &tree, &checked)?;
-            let watermark = Watermark::open(&path).and_then(|watermark| tree.keep_watermark(watermark));
-            watermark.map_err(|source| OpenError::Io {
-                what: "write",
-                path: path.join(group::WATERMARK),
-                source,
-            })?;
-            let committer = Committer::new(tree, options.partitions, options.durability, space);
-            committer.restored().map_err(|fault| damaged(&path, fault.to_string()))
-        }))
-        .unwrap_or_else(|_| {
-            Err(damaged(&path, "the storage engine could not make sense of it".to_owned()))
-        })?;
+        let committer = Opening::new(directory.database, &options).committer(space)?;
         let info = StoreInfo {
             kind: "embedded",
             durability: options.durability.name(),
@@ -216,51 +197,5 @@ impl Store for EmbeddedStore {
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
         vec![(counters::DISK_FREE_BYTES, self.space.free()), (counters::DISK_LEVEL, self.space.level())]
-    }
-}
-
-/// Checks the database, refuses a damaged one, and cuts off a batch that was never synced.
-fn prepare(path: &Path, database: &Path) -> Result<JournalCheck, OpenError> {
-    let io = |source| OpenError::Io { what: "check", path: path.to_owned(), source };
-    let checked = check::check(path, database, check::CHECKED_AT_OPEN).map_err(io)?;
-    if let Some(damage) = checked.damages.first() {
-        let more = match checked.damages.len() - 1 {
-            0 => String::new(),
-            more => format!(" (and {more} more places)"),
-        };
-        return Err(damaged(path, format!("{damage}{more}")));
-    }
-    if let Some(torn) = checked.cut_torn().map_err(io)? {
-        tracing::warn!(
-            file = %torn.path.display(),
-            offset = torn.at,
-            bytes = torn.bytes,
-            "cut off a write that was not finished; what it was for was not answered as stored"
-        );
-    }
-    Ok(checked)
-}
-
-/// Refuses a database of which the engine has read less than there was.
-fn is_complete(path: &Path, tree: &Tree, checked: &JournalCheck) -> Result<(), OpenError> {
-    let io = |source| OpenError::Io { what: "read", path: path.join(group::WATERMARK), source };
-    let synced = group::watermark(path).map_err(io)?.unwrap_or(0);
-    let expected = synced.max(checked.walk.last.unwrap_or(0));
-    if tree.group() < expected {
-        let mut damage = Damage::new(&path.join("db"), 0, "journals or tables are missing");
-        damage.batches = Some(expected - tree.group());
-        return Err(damaged(path, damage.to_string()));
-    }
-    Ok(())
-}
-
-fn damaged(path: &Path, what: String) -> OpenError {
-    OpenError::Damaged { path: path.to_owned(), what }
-}
-
-fn unreadable(path: &Path, error: &fjall::Error) -> OpenError {
-    match error {
-        fjall::Error::Locked => OpenError::Locked { path: path.to_owned() },
-        error => damaged(path, fault::describe(error)),
     }
 }

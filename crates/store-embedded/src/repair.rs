@@ -112,7 +112,7 @@ fn rebuild(path: &Path, directory: &Directory, checked: &JournalCheck) -> Result
         unfinished_bytes: checked.torn_bytes(),
         ..RepairReport::default()
     };
-    let from = Tree::open(&old, CACHE_BYTES)?;
+    let from = Tree::open_damaged(&old, CACHE_BYTES)?;
     let mut to = Tree::open(&new, CACHE_BYTES)?;
     to.raise_group(from.group().max(group::watermark(path)?.unwrap_or(0)));
     Rebuild::new(from, to, directory.partitions(), report, checked.intact_from).run()

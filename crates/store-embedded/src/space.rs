@@ -1,6 +1,7 @@
 //! Free space on the disk of the data directory: when to warn, and when to refuse what adds.
 //!
-//! Invariant: the disk is asked [`LOOKS_PER_S`] times a second at most, whatever the load.
+//! Invariant: the disk is asked [`LOOKS_PER_S`] times a second, and once more for every
+//! [`LOOK_BYTES`] that are written.
 //!
 //! Not in here: what a refused operation is answered, what happens when a write fails all the same.
 
@@ -15,6 +16,8 @@ use mtimer_types::limits;
 const LOOKS_PER_S: u32 = 5;
 /// How long what was seen counts while there is work: the reserve covers what is written meanwhile.
 const LOOK: Duration = Duration::from_millis(1_000 / LOOKS_PER_S as u64);
+/// Bytes that are written between two looks at most.
+const LOOK_BYTES: u64 = 8 * 1024 * 1024;
 /// How often the disk is asked while there is nothing to do, so that the metric and the log follow.
 pub(crate) const IDLE_LOOK: Duration = Duration::from_secs(1);
 /// A level is left when there is an eighth more than it takes to enter it: less is noise.
@@ -25,7 +28,8 @@ const SLACK: u64 = 8;
 pub struct SpaceLimits {
     /// Below it the store warns, bytes. 0: never.
     pub watermark: u64,
-    /// Below it the store refuses what adds, bytes. 0: never.
+    /// Below it the store refuses what adds, bytes. 0: never. Otherwise the store refuses it below
+    /// what it needs to go on with what is stored, too, which may be more.
     pub reserve: u64,
 }
 
@@ -68,6 +72,10 @@ pub(crate) struct DiskSpace {
     limits: SpaceLimits,
     level: Level,
     looked: Option<Instant>,
+    /// Bytes written since.
+    written: u64,
+    /// Bytes that the store needs to go on with what is stored.
+    needed: u64,
     seen: Arc<Seen>,
 }
 
@@ -92,9 +100,9 @@ impl Seen {
 
 impl DiskSpace {
     pub(crate) fn new(path: PathBuf, limits: SpaceLimits) -> Self {
-        let (level, looked, seen) = Default::default();
-        let mut this = Self { path: path.into(), limits, level, looked, seen };
-        this.look();
+        let (level, looked, written, needed, seen) = Default::default();
+        let mut this = Self { path: path.into(), limits, level, looked, written, needed, seen };
+        this.look(0);
         this
     }
 
@@ -110,31 +118,48 @@ impl DiskSpace {
     /// Sets other limits and looks at once.
     pub(crate) fn limit(&mut self, limits: SpaceLimits) {
         self.limits = limits;
-        self.look();
+        self.look(self.needed);
     }
 
-    /// Looks unless what was seen last still counts.
-    pub(crate) fn refresh(&mut self, now: Instant) {
-        if self.looked.is_none_or(|looked| now.saturating_duration_since(looked) >= LOOK) {
-            self.look();
+    /// Counts what was written.
+    pub(crate) const fn wrote(&mut self, bytes: u64) {
+        self.written = self.written.saturating_add(bytes);
+    }
+
+    /// Whether what was seen last does not count any more.
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        self.written >= LOOK_BYTES
+            || self.looked.is_none_or(|looked| now.saturating_duration_since(looked) >= LOOK)
+    }
+
+    /// Looks. `needed`: bytes that the store needs to go on with what is stored.
+    pub(crate) fn look(&mut self, needed: u64) {
+        (self.looked, self.written, self.needed) = (Some(Instant::now()), 0, needed);
+        // What was seen last stays otherwise: a write that fails says more.
+        if let Some(free) = free_bytes(&self.path) {
+            self.saw(free);
         }
     }
 
-    fn look(&mut self) {
-        self.looked = Some(Instant::now());
-        match rustix::fs::statvfs(&*self.path) {
-            Ok(found) => self.saw(found.f_bavail.saturating_mul(found.f_frsize)),
-            // What was seen last stays: a write that fails says more.
-            Err(error) => tracing::debug!(%error, "cannot see how much space is free"),
-        }
+    /// The path, the free bytes and those that are needed, if there are too few to write anything.
+    pub(crate) fn lacks(&mut self) -> Option<(&Arc<Path>, u64, u64)> {
+        self.look(self.needed);
+        let (free, needed) = (self.seen.free(), self.needed.max(limits::MIN_DISK_RESERVE_BYTES));
+        (free < needed).then_some((&self.path, free, needed))
+    }
+
+    /// The limits, with what is needed at present.
+    fn effective(&self) -> SpaceLimits {
+        let SpaceLimits { watermark, reserve } = self.limits;
+        SpaceLimits { watermark, reserve: if reserve == 0 { 0 } else { reserve.max(self.needed) } }
     }
 
     fn saw(&mut self, free: u64) {
         self.seen.free.store(free, Ordering::Relaxed);
-        let (before, level) = (self.level, self.level.next(self.limits, free));
+        let (before, level) = (self.level, self.level.next(self.effective(), free));
         self.level = level;
         self.seen.level.store(level as u64, Ordering::Relaxed);
-        let SpaceLimits { watermark, reserve } = self.limits;
+        let SpaceLimits { watermark, reserve } = self.effective();
         let path = self.path.display();
         match level {
             _ if level == before => {}
@@ -153,6 +178,17 @@ impl DiskSpace {
             Level::Enough => {
                 tracing::info!(%path, free, "there is enough free space for the data directory again");
             }
+        }
+    }
+}
+
+/// Free bytes on the disk of a path, if they can be seen.
+pub(crate) fn free_bytes(path: &Path) -> Option<u64> {
+    match rustix::fs::statvfs(path) {
+        Ok(found) => Some(found.f_bavail.saturating_mul(found.f_frsize)),
+        Err(error) => {
+            tracing::debug!(%error, "cannot see how much space is free");
+            None
         }
     }
 }
@@ -189,11 +225,26 @@ mod tests {
         assert!(space.full().is_none() && space.seen().free() > 0);
         space.saw(7);
         let looked = space.looked.unwrap();
-        space.refresh(looked + LOOK - Duration::from_millis(1));
+        assert!(!space.is_due(looked + LOOK - Duration::from_millis(1)) && space.is_due(looked + LOOK));
         assert_eq!(space.full().map(|(path, free)| (&**path, free)), Some((folder.path(), 7)));
-        space.refresh(looked + LOOK);
+        space.look(0);
         assert!(space.full().is_none(), "it is seen that there is space again");
+        space.wrote(LOOK_BYTES);
+        assert!(space.is_due(space.looked.unwrap()), "much was written");
         space.limit(SpaceLimits { watermark: 0, reserve: u64::MAX });
         assert!(space.full().is_some(), "other limits count at once");
+    }
+
+    #[test]
+    fn what_the_store_needs_is_part_of_the_reserve() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut space = DiskSpace::new(folder.path().to_owned(), LIMITS);
+        space.look(u64::MAX / 2);
+        assert!(space.full().is_some() && space.lacks().is_some());
+        space.look(0);
+        assert!(space.full().is_none() && space.lacks().is_none());
+        space.limit(SpaceLimits { watermark: 0, reserve: 0 });
+        space.look(u64::MAX / 2);
+        assert!(space.full().is_none(), "no reserve, no limit");
     }
 }

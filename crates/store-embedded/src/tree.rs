@@ -9,13 +9,16 @@
 
 use std::collections::HashMap;
 use std::ops::Bound;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use fjall::{AbstractTree, Database, Keyspace, KeyspaceCreateOptions, PersistMode, SeqNo, Slice};
 
 use crate::check;
+use crate::compactor::{self, BASE_BYTES, Compactor, CompactorState};
 use crate::damage::Damage;
 use crate::fault::Fault;
 use crate::group::{self, Group, Watermark};
@@ -31,9 +34,23 @@ const JOURNAL_BYTES: u64 = 64 * 1024 * 1024;
 /// wait while it is under way. At four the engine itself waits, without noticing when its
 /// background threads have died of a full disk.
 const MAX_SEALED: usize = 1;
+/// Tables of the newest level that wait to be merged when a write may begin. At 30 the engine itself
+/// waits.
+const MAX_NEWEST: usize = 16;
+/// Most bytes of journals on disk: the one that is written, which is sealed at 64 MB, one that is
+/// sealed and whose rows are being written to tables, and what is written meanwhile.
+const JOURNALS_BYTES: u64 = 160 * 1024 * 1024;
+/// Bytes that memory tables take as tables: those of all spaces, and half as much again that waits.
+const MEMORY_BYTES: u64 = (2 * RECORDS_BYTES + 4 * ENTRIES_BYTES) * 3 / 2;
+
+fn has_many_tables(space: &Keyspace) -> bool {
+    space.tree.l0_run_count() > MAX_NEWEST
+}
 
 pub(crate) struct Tree {
-    // Spaces stand before the database, which waits for nobody else to use it when it is dropped.
+    // The compactor and the spaces stand before the database, which waits for nobody else to use it
+    // when it is dropped.
+    compactor: Compactor,
     spaces: [Keyspace; Space::ALL.len()],
     db: Database,
     overlay: [HashMap<Slice, Option<Slice>>; Space::ALL.len()],
@@ -54,23 +71,43 @@ pub(crate) struct Tree {
 
 impl Tree {
     pub(crate) fn open(path: &Path, cache_bytes: u64) -> fjall::Result<Self> {
+        Self::open_with(CompactorState::new(path), path, cache_bytes)
+    }
+
+    /// Opens a database of which something may be damaged, to read what can be read. Nothing is
+    /// merged.
+    pub(crate) fn open_damaged(path: &Path, cache_bytes: u64) -> fjall::Result<Self> {
+        let state = CompactorState::new(path);
+        state.stop();
+        Self::open_with(state, path, cache_bytes)
+    }
+
+    fn open_with(state: Arc<CompactorState>, path: &Path, cache_bytes: u64) -> fjall::Result<Self> {
+        let filters = Arc::clone(&state);
         let db = Database::builder(path)
             .cache_size(cache_bytes)
             .max_journaling_size(JOURNAL_BYTES)
             .worker_threads(2)
+            .with_compaction_filter_factories(Arc::new(move |_| Some(filters.filters())))
             .open()?;
         let space = |space: Space| {
             let bytes = match space {
                 Space::Pending | Space::Queues => RECORDS_BYTES,
                 Space::Moved | Space::Keys | Space::Ended | Space::Facts => ENTRIES_BYTES,
             };
-            db.keyspace(space.name(), || KeyspaceCreateOptions::default().max_memtable_size(bytes))
+            let options = || {
+                let merging = Arc::new(compactor::never());
+                KeyspaceCreateOptions::default().max_memtable_size(bytes).compaction_strategy(merging)
+            };
+            db.keyspace(space.name(), options)
         };
         let [a, b, c, d, e, f] = Space::ALL;
         let spaces = [space(a)?, space(b)?, space(c)?, space(d)?, space(e)?, space(f)?];
         let header = spaces[Space::Facts as usize].get(group::KEY)?;
         let group = header.and_then(|value| Group::decode(&value)).map_or(0, |group| group.last);
+        let compactor = Compactor::start(state, db.clone(), spaces.to_vec())?;
         Ok(Self {
+            compactor,
             spaces,
             db,
             overlay: Default::default(),
@@ -132,12 +169,13 @@ impl Tree {
         self.dirty
     }
 
-    /// Hands the overlay to the operating system, as one.
-    pub(crate) fn write(&mut self) -> Result<(), Fault> {
+    /// Hands the overlay to the operating system, as one. Returns about how many bytes that was.
+    pub(crate) fn write(&mut self) -> Result<u64, Fault> {
         if self.overlaid == 0 {
-            return Ok(());
+            return Ok(0);
         }
         self.wait_for_background()?;
+        let mut bytes = 0;
         let mut batch = self.db.batch().durability(Some(PersistMode::Buffer));
         let number = self.group + 1;
         let (synced, seqno_floor) = (self.synced, self.db.seqno());
@@ -149,6 +187,7 @@ impl Tree {
             // Neighbours are quick to insert after each other.
             rows.sort_unstable_by(|(a, _), (b, _)| a[..].cmp(&b[..]));
             for (key, value) in rows {
+                bytes += key.len() + value.as_ref().map_or(0, |value| value.len());
                 match value {
                     Some(value) => batch.insert(space, key, value),
                     None => batch.remove(space, key),
@@ -159,7 +198,7 @@ impl Tree {
         self.dirty = true;
         batch.commit()?;
         self.group = number;
-        Ok(())
+        Ok(bytes as u64)
     }
 
     /// Makes everything written durable.
@@ -169,7 +208,11 @@ impl Tree {
             if std::mem::take(&mut self.fail_sync) {
                 return Err(fjall::Error::Io(std::io::ErrorKind::Other.into()).into());
             }
-            self.db.persist(PersistMode::SyncData)?;
+            self.db.persist(PersistMode::SyncData).map_err(|error| match error {
+                // What was not synced may look as if it were, once the directory is opened again.
+                fjall::Error::Io(error) => Fault::from(error),
+                error => error.into(),
+            })?;
             self.dirty = false;
             self.synced = self.group;
             if let Some(watermark) = &self.watermark {
@@ -210,12 +253,45 @@ impl Tree {
         Some(entry.key.seqno)
     }
 
+    /// Bytes of free space that what is stored still needs: what merges leave alone, and all.
+    ///
+    /// The journals grow to their limit, memory tables become tables, and the largest merge writes
+    /// as much as it reads before what it has read goes.
+    pub(crate) fn needed_space(&self) -> (u64, u64) {
+        let journals = check::journals(&self.path).unwrap_or_default();
+        let blocks = journals.iter().filter_map(|path| Some(path.metadata().ok()?.blocks() * 512));
+        let floor = JOURNALS_BYTES.saturating_sub(blocks.sum()) + MEMORY_BYTES;
+        let merges = self.spaces.iter().map(|space| {
+            let version = space.tree.current_version();
+            let mut sizes = version.iter_levels().map(|level| level.size());
+            let newest = sizes.next().unwrap_or(0);
+            newest + sizes.sum::<u64>().min(3 * BASE_BYTES)
+        });
+        (floor, floor + merges.max().unwrap_or(0))
+    }
+
+    /// Tells the compactor how much space is for others, and whether it is short.
+    pub(crate) fn limit_merges(&self, floor: u64, is_space_short: bool) {
+        self.compactor.state().limit(floor, is_space_short);
+    }
+
     fn wait_for_background(&self) -> Result<(), Fault> {
-        while self.spaces.iter().any(|space| space.sealed_memtable_count() > MAX_SEALED) {
+        let merging = self.compactor.state();
+        let is_behind =
+            |space: &Keyspace| space.sealed_memtable_count() > MAX_SEALED || has_many_tables(space);
+        while self.spaces.iter().any(is_behind) {
             // Says so if the background threads have failed.
             self.db.persist(PersistMode::Buffer)?;
+            if merging.is_blocked() && self.spaces.iter().any(has_many_tables) {
+                return Err(Fault::NoSpace("tables cannot be merged".into()));
+            }
+            merging.set_awaited(true);
             std::thread::sleep(Duration::from_millis(5));
+            if let Some(fault) = merging.fault() {
+                return Err(fault);
+            }
         }
-        Ok(())
+        merging.set_awaited(false);
+        merging.fault().map_or(Ok(()), Err)
     }
 }

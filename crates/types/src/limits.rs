@@ -140,9 +140,11 @@ pub const AWAY_MS: u64 = 2_000;
 /// few minutes of a busy broker's writes, so that somebody can do something about it.
 pub const DISK_WATERMARK_BYTES: u64 = 1024 * 1024 * 1024;
 /// The same below which it refuses what adds, unless set. What it has promised still has to be
-/// written: up to 150 MiB in memory, the journal of what settles and cancels, and tables that are
-/// merged before the old ones are removed.
+/// written: what is in memory, the journal of what settles and cancels, and tables that are merged
+/// before the old ones are removed. The store refuses it earlier if it needs more for that.
 pub const DISK_RESERVE_BYTES: u64 = 256 * 1024 * 1024;
+/// Least that can be set: a journal of the embedded store.
+pub const MIN_DISK_RESERVE_BYTES: u64 = 64 * 1024 * 1024;
 /// Bytes of the writes to Redis that a broker keeps until Redis cannot lose them any more, unless
 /// set: those of 5 s at 13 MiB a second.
 pub const WRITE_LOG_BYTES: usize = 64 * 1024 * 1024;

@@ -12,9 +12,9 @@ use crate::harness::{Ended, Running, metric, mtimer, run, wait_for};
 
 const MIB: u64 = 1 << 20;
 /// The disk, and what the broker is told of it.
-const DISK: u64 = 64 * MIB;
-const WATERMARK: u64 = 40 * MIB;
-const RESERVE: u64 = 24 * MIB;
+const DISK: u64 = 512 * MIB;
+const WATERMARK: u64 = 400 * MIB;
+const RESERVE: u64 = 256 * MIB;
 
 /// A broker with a disk of its own.
 struct OnSmallDisk {
@@ -25,18 +25,22 @@ struct OnSmallDisk {
 }
 
 impl OnSmallDisk {
-    /// Starts one. Whoever runs the test must be root, or may make user namespaces: otherwise it
-    /// fails, and says so.
-    fn start(flags: &[&str]) -> Self {
+    /// Starts one. Whoever runs the test must be root, or may make user namespaces: otherwise there
+    /// is none, and that is said.
+    fn start(flags: &[&str]) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let disk = folder.path().join("disk");
         std::fs::create_dir(&disk).unwrap();
         let tried = apart().args(["mount", "-t", "tmpfs", "none"]).arg(&disk).output().unwrap();
-        assert!(
-            tried.status.success(),
-            "this test mounts a disk in a namespace of its own: run it as root, or allow user namespaces ({})",
-            String::from_utf8_lossy(&tried.stderr).trim()
-        );
+        if !tried.status.success() {
+            let why = format!(
+                "this test mounts a disk in a namespace of its own: run it as root, or allow user namespaces ({})",
+                String::from_utf8_lossy(&tried.stderr).trim()
+            );
+            assert!(!std::env::var("MTIMER_NO_SKIP").is_ok_and(|value| value == "1"), "{why}");
+            eprintln!("SKIPPED {why}");
+            return None;
+        }
         let mount = format!("mount -t tmpfs -o size={DISK} none {} && exec \"$0\" \"$@\"", disk.display());
         let data = disk.join("timers");
         let plain = mtimer(&[]);
@@ -57,7 +61,7 @@ impl OnSmallDisk {
         let mut broker = Running::spawn_logging_to(log, command);
         let ready: Value = serde_json::from_str(&broker.line()).unwrap();
         let [addr, http] = ["listening", "http"].map(|name| ready[name].as_str().unwrap().to_owned());
-        Self { folder, broker, addr, http }
+        Some(Self { folder, broker, addr, http })
     }
 
     fn run(&self, args: &[&str]) -> Ended {
@@ -115,7 +119,7 @@ fn apart() -> Command {
 fn a_disk_that_fills_up_is_told_of_and_refuses_only_what_adds() {
     let (watermark, reserve) = (WATERMARK.to_string(), RESERVE.to_string());
     let flags = ["--disk-watermark", &watermark, "--disk-reserve", &reserve];
-    let broker = OnSmallDisk::start(&flags);
+    let Some(broker) = OnSmallDisk::start(&flags) else { return };
     assert!(broker.free() > WATERMARK);
     let id = |ended: Ended| ended.ok().out.trim().to_owned();
     let (kept, cancelled) = (id(broker.schedule("1h")), id(broker.schedule("1h")));
@@ -164,26 +168,40 @@ fn a_disk_that_fills_up_is_told_of_and_refuses_only_what_adds() {
 }
 
 #[test]
-fn a_disk_without_any_space_ends_the_broker_in_a_way_that_is_not_started_again() {
-    let mut broker = OnSmallDisk::start(&["--disk-watermark", "0", "--disk-reserve", "0"]);
-    let answered = broker.schedule("1h").ok().out.trim().to_owned();
+fn a_disk_that_somebody_else_fills_stops_the_broker_until_there_is_space_again() {
+    let Some(mut broker) = OnSmallDisk::start(&["--disk-watermark", "0", "--disk-reserve", "64MiB"]) else {
+        return;
+    };
+    let mut listener =
+        Running::start(&["listen", "--group", "g", "--app", "a", "--json", "--broker", &broker.addr]);
+    let stored = broker.schedule("20s").ok().out.trim().to_owned();
     broker.leave(0);
-    let payload = "x".repeat(60_000);
-    let ended = wait_for("ended", || {
-        let args =
-            ["schedule", "--group", "g", "--app", "a", "--in", "1h", "--request-timeout", "1s", "--payload"];
-        broker.run(&[&args[..], &[&payload]].concat());
-        broker.broker.try_wait()
+    // A cancel of an id that is nowhere is remembered, so it is written whatever the reserve.
+    let mut digits = "0123456789abcdefghjkmnpqrstvwxyz".chars().cycle();
+    wait_for("stopped", || {
+        let unknown = format!("{}{}", &stored[..stored.len() - 1], digits.next().unwrap());
+        if unknown != stored {
+            broker.run(&["cancel", &unknown, "--request-timeout", "1s"]);
+        }
+        broker.log().contains("the embedded store has stopped").then_some(())
     });
-    assert_eq!(ended, 12, "{}", broker.log());
     let log = broker.log();
-    assert!(
-        log.contains("the embedded store has stopped") && log.contains("free space on its disk"),
-        "{log}"
+    assert!(log.contains("too little space") && log.contains("goes on by itself"), "{log}");
+    assert_ne!(
+        broker.run(&["schedule", "--group", "g", "--app", "a", "--in", "1h", "--request-timeout", "1s"]).code,
+        0
     );
-    assert!(!answered.is_empty());
-    let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/systemd/mtimer.service");
-    let unit = std::fs::read_to_string(unit).unwrap();
-    let never = unit.lines().find_map(|line| line.strip_prefix("RestartPreventExitStatus=")).unwrap();
-    assert!(never.split(' ').any(|code| code == "12"), "{never}");
+    assert_eq!(broker.broker.try_wait(), None, "the broker lives: {}", broker.log());
+
+    broker.leave(DISK);
+    let line = listener.line();
+    assert!(line.contains(&stored), "{stored} in {line}");
+    wait_for("taken again", || (broker.schedule("1h").code == 0).then_some(()));
+    assert!(broker.log().contains("there is enough space again"), "{}", broker.log());
+}
+
+#[test]
+fn a_reserve_that_is_too_small_to_go_on_is_refused() {
+    let refused = run(&["broker", "--disk-reserve", "0"]).code(2);
+    assert!(refused.err.contains("disk-reserve: 0 bytes: give it at least 64MiB"), "{refused:?}");
 }

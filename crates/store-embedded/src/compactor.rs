@@ -1,0 +1,368 @@
+//! Merges tables, and gives space back, in a thread of the store's own.
+//!
+//! Purpose: a merge begins only if there is space for it, and one that fails harms nothing. The
+//! engine's own workers end the whole database when a merge fails, so they are told to merge nothing
+//! ([`never`]): they only write memory tables to disk.
+//!
+//! Invariant: a merge stops before free space falls below what memory tables and journals need, and
+//! what it has written is removed then.
+//!
+//! Not in here: how much space that is ([`crate::tree`]), which operations are refused.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use fjall::compaction::Leveled;
+use fjall::compaction::filter::{
+    CompactionFilter, CompactionFilterResult, Context, Factory, ItemAccessor, Verdict,
+};
+use fjall::{AbstractTree, Database, Keyspace, LsmError, SeqNo};
+
+use crate::fault::Fault;
+use crate::space::free_bytes;
+
+/// Bytes of a merged table. A merge of two neighbouring levels reads about eleven of them, so this
+/// bounds the space that a merge takes.
+pub(crate) const TABLE_BYTES: u64 = 4 * 1024 * 1024;
+/// Tables of the newest level that begin a merge.
+const NEWEST_TABLES: u8 = 4;
+/// Bytes of the first merged level.
+pub(crate) const BASE_BYTES: u64 = TABLE_BYTES * NEWEST_TABLES as u64;
+/// How often is looked whether there is something to do.
+const TICK: Duration = Duration::from_millis(250);
+/// A memory table goes to disk when it is this old: until then its rows keep a journal, and what
+/// they delete keeps its place in the tables.
+const FLUSH_AFTER: Duration = Duration::from_secs(60);
+/// The same while space is short.
+const FLUSH_SOON: Duration = Duration::from_secs(3);
+/// A merge that had too little space is tried again after this time.
+const RETRY_AFTER: Duration = Duration::from_secs(10);
+/// Bytes that a merge reads between two looks at the free space.
+const LOOK_BYTES: usize = 1024 * 1024;
+/// Smaller spaces are not worth being rewritten for what is deleted in them.
+const WORTH_BYTES: u64 = 1024 * 1024;
+/// Most bytes that a rewriting of a whole space keeps: a few seconds' work, during which no other
+/// merge of the space runs.
+const REWRITE_BYTES: u64 = 512 * 1024 * 1024;
+
+/// The engine's merging that never merges: it is stored with each space, and obeyed by its workers.
+pub(crate) fn never() -> Leveled {
+    Leveled::default().with_l0_threshold(u8::MAX).with_table_target_size(1 << 40)
+}
+
+fn leveled() -> Leveled {
+    Leveled::default().with_l0_threshold(NEWEST_TABLES).with_table_target_size(TABLE_BYTES)
+}
+
+/// What the compactor, its merges and the committer know of each other.
+#[derive(Debug)]
+pub(crate) struct CompactorState {
+    path: PathBuf,
+    /// Free bytes that a merge leaves alone.
+    floor: AtomicU64,
+    stop: AtomicBool,
+    is_space_short: AtomicBool,
+    /// The last merge was given up for want of space.
+    is_blocked: AtomicBool,
+    /// A whole space is being rewritten, and the committer waits for a merge.
+    is_rewriting: AtomicBool,
+    is_awaited: AtomicBool,
+    fault: OnceLock<Fault>,
+}
+
+impl CompactorState {
+    pub(crate) fn new(path: &Path) -> Arc<Self> {
+        Arc::new(Self {
+            path: path.to_owned(),
+            floor: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+            is_space_short: AtomicBool::new(false),
+            is_blocked: AtomicBool::new(false),
+            is_rewriting: AtomicBool::new(false),
+            is_awaited: AtomicBool::new(false),
+            fault: OnceLock::new(),
+        })
+    }
+
+    /// Says how many free bytes are for others, and whether space is short.
+    pub(crate) fn limit(&self, floor: u64, is_space_short: bool) {
+        self.floor.store(floor, Ordering::Relaxed);
+        self.is_space_short.store(is_space_short, Ordering::Relaxed);
+    }
+
+    /// Says whether the committer waits for a merge.
+    pub(crate) fn set_awaited(&self, is_awaited: bool) {
+        self.is_awaited.store(is_awaited, Ordering::Relaxed);
+    }
+
+    /// Whether the last merge was given up for want of space.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.is_blocked.load(Ordering::Relaxed)
+    }
+
+    /// What has ended the compactor, if something has.
+    pub(crate) fn fault(&self) -> Option<Fault> {
+        self.fault.get().cloned()
+    }
+
+    /// Makes a filter that ends a merge for which there is too little space.
+    pub(crate) fn filters(self: &Arc<Self>) -> Arc<dyn Factory> {
+        Arc::new(SpaceFilters(Arc::clone(self)))
+    }
+
+    /// Ends the compactor, and the merge under way.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that a merge may take. `None`: it cannot be seen.
+    fn room(&self) -> Option<u64> {
+        Some(free_bytes(&self.path)?.saturating_sub(self.floor.load(Ordering::Relaxed)))
+    }
+
+    fn check(&self) -> std::io::Result<()> {
+        let is_late = self.is_rewriting.load(Ordering::Relaxed) && self.is_awaited.load(Ordering::Relaxed);
+        if self.is_stopped() || is_late {
+            return Err(std::io::ErrorKind::Interrupted.into());
+        }
+        if self.room() == Some(0) {
+            return Err(std::io::ErrorKind::StorageFull.into());
+        }
+        Ok(())
+    }
+}
+
+struct SpaceFilters(Arc<CompactorState>);
+
+impl Factory for SpaceFilters {
+    fn name(&self) -> &str {
+        "space"
+    }
+
+    fn make_filter(&self, _: &Context) -> Box<dyn CompactionFilter> {
+        Box::new(SpaceFilter { state: Arc::clone(&self.0), unlooked: LOOK_BYTES })
+    }
+}
+
+/// Keeps every row, and looks at the free space now and then.
+struct SpaceFilter {
+    state: Arc<CompactorState>,
+    unlooked: usize,
+}
+
+impl CompactionFilter for SpaceFilter {
+    fn filter_item(&mut self, item: ItemAccessor<'_>, _: &Context) -> CompactionFilterResult {
+        self.unlooked += item.key().len() + item.value()?.len();
+        if self.unlooked >= LOOK_BYTES {
+            self.unlooked = 0;
+            self.state.check()?;
+        }
+        Ok(Verdict::Keep)
+    }
+}
+
+/// The thread. Dropping it stops it, and waits for that.
+pub(crate) struct Compactor {
+    state: Arc<CompactorState>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Compactor {
+    pub(crate) fn start(
+        state: Arc<CompactorState>,
+        db: Database,
+        spaces: Vec<Keyspace>,
+    ) -> std::io::Result<Self> {
+        let shared = Arc::clone(&state);
+        let work = move || {
+            let mut spaces: Vec<_> = spaces.into_iter().map(Upkeep::new).collect();
+            // The engine panics on some kinds of damage.
+            let ended = catch_unwind(AssertUnwindSafe(|| run(&shared, &db, &mut spaces)));
+            if let Err(fault) = ended.unwrap_or(Err(Fault::Panicked)) {
+                // Nobody else sets it.
+                let _ = shared.fault.set(fault);
+            }
+        };
+        let thread = std::thread::Builder::new().name("mtimer-compact".to_owned()).spawn(work)?;
+        Ok(Self { state, thread: Some(thread) })
+    }
+
+    pub(crate) fn state(&self) -> &CompactorState {
+        &self.state
+    }
+}
+
+impl Drop for Compactor {
+    fn drop(&mut self) {
+        self.state.stop();
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // It catches its panics.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(state: &CompactorState, db: &Database, spaces: &mut [Upkeep]) -> Result<(), Fault> {
+    while !state.is_stopped() {
+        let mut has_merged = false;
+        for space in &mut *spaces {
+            has_merged |= space.tend(state, db)?;
+        }
+        if !has_merged {
+            std::thread::park_timeout(TICK);
+        }
+    }
+    Ok(())
+}
+
+/// What is known of one space between two looks.
+struct Upkeep {
+    space: Keyspace,
+    /// The memory table that was seen last, and since when.
+    memtable: u64,
+    memtable_since: Instant,
+    /// The tables that were looked at last and need nothing.
+    settled: Option<u64>,
+    paused_until: Option<Instant>,
+}
+
+impl Upkeep {
+    fn new(space: Keyspace) -> Self {
+        let memtable = space.tree.active_memtable().id();
+        Self { space, memtable, memtable_since: Instant::now(), settled: None, paused_until: None }
+    }
+
+    /// Does what is to be done. Returns whether it may go on at once.
+    fn tend(&mut self, state: &CompactorState, db: &Database) -> Result<bool, Fault> {
+        let now = Instant::now();
+        self.flush_if_due(state, now)?;
+        self.drop_old_versions();
+        let before = self.space.tree.current_version().id();
+        let is_paused = self.paused_until.is_some_and(|until| now < until);
+        if self.settled == Some(before) || is_paused || state.is_stopped() {
+            return Ok(false);
+        }
+        match self.merge(state, db) {
+            Ok(()) => {
+                self.paused_until = None;
+                self.drop_old_versions();
+                let has_merged = self.space.tree.current_version().id() != before;
+                self.settled = (!has_merged).then_some(before);
+                Ok(has_merged)
+            }
+            Err(LsmError::Io(error)) if error.kind() == std::io::ErrorKind::Interrupted => {
+                self.pause(now);
+                Ok(false)
+            }
+            Err(LsmError::Io(error)) if error.kind() == std::io::ErrorKind::StorageFull => {
+                if !state.is_blocked.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(
+                        path = %state.path.display(),
+                        "tables are not merged: the disk of the data directory has too little space for it"
+                    );
+                }
+                self.pause(now);
+                Ok(false)
+            }
+            Err(error) => Err(fjall::Error::from(error).into()),
+        }
+    }
+
+    fn pause(&mut self, now: Instant) {
+        self.paused_until = Some(now + RETRY_AFTER);
+    }
+
+    /// Has the memory table written to disk if it is old.
+    fn flush_if_due(&mut self, state: &CompactorState, now: Instant) -> Result<(), Fault> {
+        let memtable = self.space.tree.active_memtable();
+        if memtable.id() != self.memtable {
+            (self.memtable, self.memtable_since) = (memtable.id(), now);
+        }
+        let is_short = state.is_space_short.load(Ordering::Relaxed);
+        let after = if is_short { FLUSH_SOON } else { FLUSH_AFTER };
+        let is_old = now.saturating_duration_since(self.memtable_since) >= after;
+        // The engine ends the database if it has too little space for it.
+        let fits = || free_bytes(&state.path).is_none_or(|free| free / 4 > memtable.size());
+        if is_old && !memtable.is_empty() && self.space.sealed_memtable_count() == 0 && fits() {
+            self.memtable_since = now;
+            self.space.rotate_memtable()?;
+        }
+        Ok(())
+    }
+
+    /// Lets go of the files of tables that were merged. All readers read the newest version, or
+    /// hold the tables that they read.
+    fn drop_old_versions(&self) {
+        if self.space.tree.version_free_list_len() > 0 {
+            let dropped =
+                self.space.tree.get_version_history_lock().maintenance(self.space.path(), SeqNo::MAX);
+            if let Err(error) = dropped {
+                tracing::debug!(%error, "cannot remove a file that is no longer needed");
+            }
+        }
+    }
+
+    /// Merges once, if anything is to be merged.
+    fn merge(&self, state: &CompactorState, db: &Database) -> Result<(), LsmError> {
+        let tree = &self.space.tree;
+        let first = tree.next_table_id();
+        // All readers read the newest rows: what lies behind them is not needed.
+        let newest = db.visible_seqno();
+        let result = if self.is_mostly_deleted(state) {
+            state.is_rewriting.store(true, Ordering::Relaxed);
+            let result = tree.major_compact(TABLE_BYTES, newest);
+            state.is_rewriting.store(false, Ordering::Relaxed);
+            result
+        } else {
+            tree.compact(Arc::new(leveled()), newest)
+        };
+        match &result {
+            Ok(()) => state.is_blocked.store(false, Ordering::Relaxed),
+            Err(_) => self.remove_unfinished(first),
+        }
+        result
+    }
+
+    /// Whether half of the space's rows are deleted, and what is left of them fits beside them. Then
+    /// rewriting all of it costs no more than the rows did that go.
+    fn is_mostly_deleted(&self, state: &CompactorState) -> bool {
+        let tree = &self.space.tree;
+        let (deletions, bytes) = (tree.tombstone_count(), tree.disk_space());
+        let rows = tree.current_version().iter_tables().map(|table| table.metadata.item_count).sum::<u64>();
+        if bytes < WORTH_BYTES || deletions * 3 < rows || deletions == 0 {
+            return false;
+        }
+        let kept = u128::from(bytes) * u128::from(rows.saturating_sub(2 * deletions)) / u128::from(rows);
+        let kept = u64::try_from(kept).unwrap_or(u64::MAX);
+        kept <= REWRITE_BYTES && state.room().is_some_and(|room| kept + BASE_BYTES <= room)
+    }
+
+    /// Removes what a merge that failed has written. Only this thread merges, and no memory table is
+    /// written meanwhile.
+    fn remove_unfinished(&self, first: u64) {
+        let _flush = self.space.tree.get_flush_lock();
+        let listed: Vec<u64> =
+            self.space.tree.current_version().iter_tables().map(|table| table.id()).collect();
+        let Ok(entries) = self.space.path().join("tables").read_dir() else { return };
+        for path in entries.flatten().map(|entry| entry.path()) {
+            let id = path.file_name().and_then(|name| name.to_str()?.parse::<u64>().ok());
+            if id.is_some_and(|id| id >= first && !listed.contains(&id))
+                && let Err(error) = std::fs::remove_file(&path)
+            {
+                tracing::debug!(%error, path = %path.display(), "cannot remove an unfinished table");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
