@@ -22,7 +22,6 @@ use crate::fault::Fault;
 use crate::lane_shared::LaneShared;
 use crate::layout::{self, FactName, fact_key};
 use crate::open_error::OpenError;
-use crate::opening::Opening;
 use crate::options::EmbeddedDurability;
 use crate::partition::{PartitionMirror, StoredOwner};
 use crate::space::{DiskSpace, IDLE_LOOK};
@@ -41,6 +40,9 @@ const MAX_GROUP: usize = 16_384;
 type WorkFn = Box<dyn FnOnce(&mut Committer) -> AnswerFn + Send>;
 /// Answers a call: with its result, or with the fault that came in between.
 pub(crate) type AnswerFn = Box<dyn FnOnce(Option<&Fault>) + Send>;
+
+/// Opens the directory again when there is space again.
+pub(crate) type ReopenFn = Box<dyn FnOnce(DiskSpace) -> Result<Committer, OpenError> + Send>;
 
 /// A call on its way to the committer.
 pub(crate) struct CommitterCall {
@@ -73,7 +75,8 @@ pub(crate) struct Committer {
     pub(crate) partitions: Vec<PartitionMirror>,
     pub(crate) term: Term,
     pub(crate) space: DiskSpace,
-    opening: Opening,
+    durability: EmbeddedDurability,
+    reopen: ReopenFn,
     broken: Option<Fault>,
     /// The group under way is synced at any level.
     sync_now: bool,
@@ -81,15 +84,22 @@ pub(crate) struct Committer {
 }
 
 impl Committer {
-    pub(crate) fn new(tree: Tree, opening: Opening, space: DiskSpace) -> Self {
-        let partitions = (0..opening.partitions).map(|p| PartitionMirror::new(PartitionId(p))).collect();
+    pub(crate) fn new(
+        tree: Tree,
+        partitions: u16,
+        durability: EmbeddedDurability,
+        space: DiskSpace,
+        reopen: ReopenFn,
+    ) -> Self {
+        let partitions = (0..partitions).map(|p| PartitionMirror::new(PartitionId(p))).collect();
         Self {
             tree,
             destinations: DestinationNumbers::default(),
             partitions,
             term: Term(0),
             space,
-            opening,
+            durability,
+            reopen,
             broken: None,
             sync_now: false,
             closing: Vec::new(),
@@ -155,16 +165,16 @@ impl Committer {
 
     /// Opens the directory again.
     fn reopened(self) -> Result<Self, OpenError> {
-        let Self { tree, opening, space, closing, .. } = self;
+        let Self { tree, reopen, space, closing, .. } = self;
         drop(tree);
-        let mut committer = opening.committer(space)?;
+        let mut committer = reopen(space)?;
         committer.closing = closing;
         tracing::info!("there is enough space again: the embedded store goes on");
         Ok(committer)
     }
 
     fn sync_deadline(&self, unsynced_since: Option<Instant>) -> Option<Instant> {
-        match self.opening.durability {
+        match self.durability {
             EmbeddedDurability::Sync => None,
             EmbeddedDurability::Fast { every } => unsynced_since.map(|since| since + every),
         }
@@ -189,7 +199,7 @@ impl Committer {
             committer.space.wrote(bytes);
             Ok(())
         });
-        if self.opening.durability == EmbeddedDurability::Sync || self.sync_now {
+        if self.durability == EmbeddedDurability::Sync || self.sync_now {
             self.sync_now = false;
             self.guard(|committer| committer.tree.sync());
         }
@@ -350,7 +360,6 @@ fn clock_ms() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::EmbeddedOptions;
     use crate::space::SpaceLimits;
 
     #[test]
@@ -359,8 +368,8 @@ mod tests {
         let tree = Tree::open(dir.path(), 1 << 20).unwrap();
         let (_sender, calls) = std::sync::mpsc::sync_channel(8);
         let space = DiskSpace::new(dir.path().to_owned(), SpaceLimits::default());
-        let opening = Opening::new(dir.path().to_owned(), &EmbeddedOptions::new(dir.path(), 1));
-        let mut committer = Committer::new(tree, opening, space);
+        let reopen = Box::new(|_| unreachable!("there is space"));
+        let mut committer = Committer::new(tree, 1, EmbeddedDurability::Sync, space, reopen);
         let raise = |committer: &mut Committer| {
             let (answer, received) = std::sync::mpsc::channel();
             let work = Box::new(move |committer: &mut Committer| -> AnswerFn {

@@ -21,8 +21,8 @@ pub(crate) struct Opening {
     path: PathBuf,
     database: PathBuf,
     cache_bytes: u64,
-    pub(crate) partitions: u16,
-    pub(crate) durability: EmbeddedDurability,
+    partitions: u16,
+    durability: EmbeddedDurability,
 }
 
 impl Opening {
@@ -49,7 +49,9 @@ impl Opening {
                 path: path.join(group::WATERMARK),
                 source,
             })?;
-            let committer = Committer::new(tree, self, space);
+            let Self { partitions, durability, .. } = self;
+            let reopen = Box::new(move |space| self.committer(space));
+            let committer = Committer::new(tree, partitions, durability, space, reopen);
             committer.restored().map_err(|fault: Fault| damaged(&path, fault.to_string()))
         }))
         .unwrap_or_else(|_| Err(damaged(&path, "the storage engine could not make sense of it".to_owned())))
