@@ -20,7 +20,7 @@ use crate::connection_slots::ConnectionSlot;
 use crate::counters::ShellCounter;
 use crate::frames::FrameReader;
 use crate::handshake::{ConnectionRefusal, ReadError, read_hello};
-use crate::limits::CountedConnection;
+use crate::limits::connections::CountedConnection;
 use crate::outbox::Outbox;
 use crate::session::{FAREWELL_TIMEOUT, Session, SessionContext, linger};
 use crate::writer::write_all;

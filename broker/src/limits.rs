@@ -11,7 +11,7 @@
 //! ([`Limiter::note_pending`]); schedules that are due within the preload window are added until
 //! the next count.
 
-mod connections;
+pub(crate) mod connections;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -25,7 +25,6 @@ use mtimer_types::limits::MAX_LIMITED;
 use mtimer_types::{Destination, Timer};
 use parking_lot::{Mutex, MutexGuard};
 
-pub(crate) use self::connections::CountedConnection;
 use crate::counters::{ShellCounter, ShellCounters};
 
 /// Stands for every group that has no limits of its own.
@@ -268,25 +267,6 @@ impl Limiter {
         let is_soon = timer.due <= now.time + self.preload_ms;
         token.into_iter().chain(group).for_each(|usage| usage.admit(is_soon));
         Ok(())
-    }
-
-    /// Lets a connection of a token in, or says why not.
-    pub(crate) fn connect(self: &Arc<Self>, who: &Principal) -> Result<CountedConnection, String> {
-        let limits = who.limits();
-        self.note_pending_limit(&limits);
-        let mut state = self.state();
-        let usage = state.tokens.entry(who.shared_id()).or_insert(Usage::new());
-        if let Some(most) = limits.connections
-            && usage.connections >= most
-        {
-            let (whose, connections) = (Whose::Token(who.shared_id()), u64::from(usage.connections));
-            let over = OverLimit { whose, limit: Limit::Connections, limits, found: connections };
-            let why = over.to_string();
-            self.count(&mut state, over.whose, over.limit);
-            return Err(why);
-        }
-        usage.connections += 1;
-        Ok(CountedConnection::new(self.clone(), who.shared_id()))
     }
 
     fn note_pending_limit(&self, limits: &Limits) {

@@ -3,10 +3,11 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use mtimer_access::{Limit, Principal};
 use mtimer_types::limits::MAX_TOKEN_REGISTRATIONS;
 use parking_lot::Mutex;
 
-use super::Limiter;
+use super::{Limiter, OverLimit, Usage, Whose};
 use crate::counters::ShellCounter;
 
 /// A connection that counts for its token until it is dropped, with its registrations.
@@ -18,11 +19,29 @@ pub(crate) struct CountedConnection {
     registrations: Mutex<HashSet<u32>>,
 }
 
-impl CountedConnection {
-    pub(super) fn new(limiter: Arc<Limiter>, token: Arc<str>) -> Self {
-        Self { limiter, token, registrations: Mutex::default() }
+impl Limiter {
+    /// Lets a connection of a token in, or says why not.
+    pub(crate) fn connect(self: &Arc<Self>, who: &Principal) -> Result<CountedConnection, String> {
+        let limits = who.limits();
+        self.note_pending_limit(&limits);
+        let mut state = self.state();
+        let usage = state.tokens.entry(who.shared_id()).or_insert(Usage::new());
+        if let Some(most) = limits.connections
+            && usage.connections >= most
+        {
+            let (whose, connections) = (Whose::Token(who.shared_id()), u64::from(usage.connections));
+            let over = OverLimit { whose, limit: Limit::Connections, limits, found: connections };
+            let why = over.to_string();
+            self.count(&mut state, over.whose, over.limit);
+            return Err(why);
+        }
+        usage.connections += 1;
+        let (limiter, token) = (self.clone(), who.shared_id());
+        Ok(CountedConnection { limiter, token, registrations: Mutex::default() })
     }
+}
 
+impl CountedConnection {
     /// Takes note of a registration, or says why there may be no more of them.
     pub(crate) fn register(&self, number: u32) -> Result<(), String> {
         let mut own = self.registrations.lock();

@@ -67,9 +67,9 @@ pub enum Redis {
     /// A master and a replica.
     Watched {
         /// The master, as Sentinels see it.
-        master: Server,
+        master: Box<Server>,
         /// Its replica.
-        replica: Server,
+        replica: Box<Server>,
         /// Those that watch them.
         sentinels: Sentinels,
     },
@@ -112,7 +112,8 @@ impl Redis {
     /// Brokers have a user of their own: Sentinels can lose sight of a server that brokers reach.
     fn start_watched() -> Self {
         let extra = user_with(&documented_rights("t"));
-        let start = || Server::start_with(ServerOptions { extra: extra.clone(), ..ServerOptions::default() });
+        let options = || ServerOptions { extra: extra.clone(), ..ServerOptions::default() };
+        let start = || Box::new(Server::start_with(options()));
         let (master, replica) = (start(), start());
         master.take_as_replica(&replica);
         Self::Watched { sentinels: Sentinels::start("shop", &master), master, replica }
@@ -267,7 +268,7 @@ impl Redis {
     pub fn leaks(&self) -> Vec<String> {
         let servers: Vec<&Server> = match self {
             Self::One(server) => vec![server],
-            Self::Watched { master, replica, .. } => vec![master, replica],
+            Self::Watched { master, replica, .. } => vec![&**master, &**replica],
             Self::Many { masters, replicas, .. } => masters.nodes.iter().chain(replicas).collect(),
         };
         let of = |server: &&Server| {

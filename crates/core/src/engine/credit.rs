@@ -7,27 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::destination_members::MemberRef;
+use super::destination_members::{Load, MemberRef};
 use crate::api::SessionId;
-
-/// What a registration contributes to the sums.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(super) struct Load {
-    pub(super) credit: u64,
-    /// Credit in use.
-    pub(super) outstanding: u64,
-    /// Credit that is not in use.
-    pub(super) free: u64,
-}
-
-impl Load {
-    /// Takes in that a part of it changes.
-    fn change(&mut self, before: Load, after: Load) {
-        self.credit = self.credit + after.credit - before.credit;
-        self.outstanding = self.outstanding + after.outstanding - before.outstanding;
-        self.free = self.free + after.free - before.free;
-    }
-}
 
 /// The registrations of one session for the destination, which count as one.
 #[derive(Debug)]

@@ -6,7 +6,6 @@
 use mtimer_protocol::Delivery;
 use slab::Slab;
 
-use super::credit::Load;
 use crate::api::SessionId;
 
 /// Number of a destination in this engine.
@@ -17,6 +16,25 @@ pub(super) type DestIx = usize;
 pub(super) struct MemberRef {
     ix: usize,
     generation: u64,
+}
+
+/// What a member contributes to the sums of its destination.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Load {
+    pub(super) credit: u64,
+    /// Credit in use.
+    pub(super) outstanding: u64,
+    /// Credit that is not in use.
+    pub(super) free: u64,
+}
+
+impl Load {
+    /// Takes in that a part of it changes.
+    pub(super) fn change(&mut self, before: Load, after: Load) {
+        self.credit = self.credit + after.credit - before.credit;
+        self.outstanding = self.outstanding + after.outstanding - before.outstanding;
+        self.free = self.free + after.free - before.free;
+    }
 }
 
 /// A member of a destination: one registration of one session.

@@ -14,9 +14,8 @@ use mtimer_types::limits::{
 };
 use mtimer_types::{Destination, PartitionId, TimerId};
 
-use super::credit::Load;
 use super::destination::{Dest, DestinationTable};
-use super::destination_members::{DestIx, DestinationMember, DestinationMembers, MemberRef};
+use super::destination_members::{DestIx, DestinationMember, DestinationMembers, Load, MemberRef};
 use super::hash::{Map, Seeded};
 use super::parks::Parks;
 use crate::api::SessionId;

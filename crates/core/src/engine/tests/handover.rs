@@ -484,7 +484,7 @@ fn what_a_client_never_began_is_delivered_by_the_next_owner_as_the_same_attempt(
     let t = rig.timer("a", 1);
     let d = rig.deliver(1, t);
     rig.stop();
-    let mut next = Rig::on(store.clone(), 2, rig.ms, EngineOptions::default());
+    let mut next = Rig::on(store, 2, rig.ms, EngineOptions::default());
     next.join(1, "a", 10);
     next.run(50);
     next.settle(1, &d, HandlerOutcome::NotBegun);
@@ -507,7 +507,7 @@ fn what_was_taken_by_a_predecessor_and_never_begun_is_unconfirmed() {
     let t = Timer { mode: Mode::AtMostOnce, ..rig.timer("a", 1) };
     let d = rig.deliver(1, t);
     rig.stop();
-    let mut next = Rig::on(store.clone(), 2, rig.ms, EngineOptions::default());
+    let mut next = Rig::on(store, 2, rig.ms, EngineOptions::default());
     next.join(1, "a", 10);
     next.run(50);
     next.settle(1, &d, HandlerOutcome::NotBegun);

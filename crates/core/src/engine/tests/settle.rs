@@ -377,7 +377,7 @@ fn what_was_not_begun_may_be_cancelled_and_expires() {
     let mut rig = Rig::new(EngineOptions::default());
     rig.join(1, "a", 1);
     let timer = rig.timer("a", 1);
-    let d = rig.deliver(1, timer.clone());
+    let d = rig.deliver(1, timer);
     rig.session(1, register("a", 0));
     rig.settle(1, &d, HandlerOutcome::NotBegun);
     rig.run(2);
