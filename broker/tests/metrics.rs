@@ -125,6 +125,7 @@ impl Store for Counting {
             (counters::LOG_AT_RISK, 1),
             (counters::UNPROTECTED_MASTERS, 3),
             (counters::EVICTING_MASTERS, 4),
+            (counters::UNCONFIRMED_PARTITIONS, 2),
         ]
     }
 }
@@ -142,6 +143,7 @@ async fn a_scrape_has_exactly_what_is_documented() {
         ("mtimer_store_log_at_risk", 1.0),
         ("mtimer_store_unprotected_masters", 3.0),
         ("mtimer_store_evicting_masters", 4.0),
+        ("mtimer_store_unconfirmed_partitions", 2.0),
     ] {
         assert_eq!(value(&text, name), expected, "{name}");
     }

@@ -165,6 +165,7 @@ impl Scrape {
         out.one(&m::STORE_LOG_BYTES, of(counters::LOG_BYTES))?;
         out.one(&m::STORE_UNPROTECTED, of(counters::UNPROTECTED_MASTERS))?;
         out.one(&m::STORE_EVICTING, of(counters::EVICTING_MASTERS))?;
+        out.one(&m::STORE_UNCONFIRMED, of(counters::UNCONFIRMED_PARTITIONS))?;
         out.one(&m::STORE_LOG_AT_RISK, of(counters::LOG_AT_RISK))
     }
 

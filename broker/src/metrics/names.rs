@@ -64,6 +64,7 @@ metrics! {
     Counter STORE_REPLAYED = "mtimer_store_replayed_records_total", "Log records applied again because Redis had lost them";
     Counter STORE_LOG_DROPPED = "mtimer_store_log_dropped_records_total", "Log records dropped for want of memory before they were safe";
     Gauge STORE_LOG_BYTES = "mtimer_store_log_bytes", "Memory of the log of last writes";
+    Gauge STORE_UNCONFIRMED = "mtimer_store_unconfirmed_partitions", "Partitions of which too few replicas confirm what is written (redis-replicated)";
     Gauge STORE_LOG_AT_RISK = "mtimer_store_log_at_risk", "1 if a failover of Redis may lose answered writes, else 0";
     Gauge STORE_UNPROTECTED = "mtimer_store_unprotected_masters", "Masters of Redis without an append-only file and without replicas";
     Gauge STORE_EVICTING = "mtimer_store_evicting_masters", "Masters of Redis that may evict keys when their memory is full";

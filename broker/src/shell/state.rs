@@ -3,7 +3,7 @@
 use mtimer_core::clock::Standstill;
 use mtimer_core::{Input, SessionEvent};
 use mtimer_protocol::{Query, QueryAnswer, ServerMessage, Status};
-use mtimer_store::counters::EVICTING_MASTERS;
+use mtimer_store::counters::{EVICTING_MASTERS, UNCONFIRMED_PARTITIONS};
 use tokio::sync::oneshot;
 
 use super::{SELF, Shell};
@@ -64,6 +64,11 @@ impl Shell {
             why.push(format!(
                 "the store of {down} of {owned} partitions cannot be reached, or takes no writes"
             ));
+        }
+        let counters = self.store.counters();
+        let unconfirmed = counters.iter().find(|(name, _)| *name == UNCONFIRMED_PARTITIONS);
+        if let Some((_, partitions @ 1..)) = unconfirmed {
+            why.push(format!("too few replicas confirm what is written to {partitions} partitions"));
         }
         why
     }

@@ -19,7 +19,7 @@ const NAMED: usize = 5;
 type Sentence = fn(u64, &Status) -> String;
 
 /// Counters that are 0 while all is well, and the sentence for any other value. The gravest first.
-const PROBLEMS: [(&str, Sentence); 26] = [
+const PROBLEMS: [(&str, Sentence); 27] = [
     ("clock_standstill_ms", |ms, status| {
         format!(
             "time has stood still for {} and goes on in {}: the deciding clock was set back (that of Redis; without it, \
@@ -99,6 +99,13 @@ const PROBLEMS: [(&str, Sentence); 26] = [
             "{} delivered at most once had no outcome {}: mtimer dead unconfirmed shows them",
             counted(timers, "timer"),
             when(status, "unconfirmed")
+        )
+    }),
+    (counters::UNCONFIRMED_PARTITIONS, |partitions, _| {
+        format!(
+            "too few replicas confirm what is written to {}: schedules are answered \"stored, not confirmed\", and \
+             what is due waits; see why replicas of Redis lag or are missing",
+            counted(partitions, "partition")
         )
     }),
     (counters::LOG_AT_RISK, |_, _| {
@@ -313,6 +320,7 @@ mod tests {
             ("unconfirmed_lately", 1, "1 timer delivered at most once had no outcome"),
             ("not_ready", 2, "not ready: "),
             ("rolled_back_lately", 2, "has lost writes: 2 ownerships of partitions ended by it"),
+            ("store_unconfirmed_partitions", 32, "too few replicas confirm what is written to 32 partitions"),
             ("store_log_at_risk", 1, "may lose answered writes"),
             ("store_unprotected_masters", 1, "keeps no append-only file and has no replica"),
             ("store_disk_level", 1, "nearly full"),

@@ -40,7 +40,11 @@ impl PartitionTable<'_> {
         let mut loading =
             LoadBuilder { load, epoch_claim: (lane.epoch, lane.prior_claim), timers: Vec::new(), bytes: 0 };
         let Some((at, inside)) = cursor.start() else {
-            return Ok(Loaded { timers: loading.timers, horizon: cursor.horizon() });
+            return Ok(Loaded {
+                timers: loading.timers,
+                horizon: cursor.horizon(),
+                is_claim_unconfirmed: false,
+            });
         };
         while !loading.is_full()
             && let Some(id) = cursor.pop_behind()
@@ -52,7 +56,11 @@ impl PartitionTable<'_> {
             }
         }
         if loading.is_full() {
-            return Ok(Loaded { timers: loading.timers, horizon: cursor.horizon() });
+            return Ok(Loaded {
+                timers: loading.timers,
+                horizon: cursor.horizon(),
+                is_claim_unconfirmed: false,
+            });
         }
         self.lift_floor_of_nothing();
         let p = self.partition.id;
@@ -68,7 +76,11 @@ impl PartitionTable<'_> {
         // A range that begins after its end would be an error.
         if cursor.reaches(load.until) || (at_floor && floor > load.until.as_ms()) {
             cursor.all_until(load.until);
-            return Ok(Loaded { timers: loading.timers, horizon: cursor.horizon() });
+            return Ok(Loaded {
+                timers: loading.timers,
+                horizon: cursor.horizon(),
+                is_claim_unconfirmed: false,
+            });
         }
         let mut last = None;
         let mut first = None;
@@ -80,7 +92,11 @@ impl PartitionTable<'_> {
             if let (true, Some(last)) = (loading.is_full(), last) {
                 cursor.stopped(last, fire);
                 self.raise_floor(at_floor, first, load.until);
-                return Ok(Loaded { timers: loading.timers, horizon: cursor.horizon() });
+                return Ok(Loaded {
+                    timers: loading.timers,
+                    horizon: cursor.horizon(),
+                    is_claim_unconfirmed: false,
+                });
             }
             let row = read_row(self.destinations, id, RecordPosition::Pending { fire }, value)?;
             if let At::Pending { tier, .. } = row.at {
@@ -90,7 +106,7 @@ impl PartitionTable<'_> {
         }
         cursor.all_until(load.until);
         self.raise_floor(at_floor, first, load.until);
-        Ok(Loaded { timers: loading.timers, horizon: cursor.horizon() })
+        Ok(Loaded { timers: loading.timers, horizon: cursor.horizon(), is_claim_unconfirmed: false })
     }
 
     /// Without any pending timer there is nothing to scan for, however many there were.

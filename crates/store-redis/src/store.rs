@@ -22,9 +22,10 @@ use crate::other_clusters::other_clusters;
 use crate::partition::acquire::{Shared, acquire, owner_key, read_owner};
 use crate::partition::lane::RedisLane;
 use crate::partition::log::{LogBudget, LogStatus};
+use crate::partition::shortage::Quorum;
 use crate::partition::trim::Trimming;
 use crate::wire::{
-    Confirmations, ConnectionPool, Purpose, Quorum, Servers, Use, check_server, check_wait, explain,
+    Confirmations, ConnectionPool, Purpose, Servers, Use, check_server, check_wait, explain,
     watch as watch_servers,
 };
 
@@ -89,7 +90,8 @@ impl RedisStore {
         let quorum = match options.durability {
             RedisDurability::Redis => None,
             RedisDurability::Replicated { replicas, timeout } => {
-                Some(Quorum { confirmations: confirmations(Purpose::Quorum, timeout), replicas })
+                let confirmations = confirmations(Purpose::Quorum, timeout);
+                Some(Quorum { confirmations, replicas, shortage: Arc::default() })
             }
         };
         let kind = if servers.is_cluster() { "redis-cluster" } else { "redis" };
@@ -194,11 +196,13 @@ impl Store for RedisStore {
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let LogStatus { bytes, dropped, replayed, at_risk_since } = self.log_status();
+        let unconfirmed = self.shared.quorum.as_ref().map_or(0, |quorum| quorum.shortage.partitions());
         vec![
             (counters::LOG_BYTES, bytes as u64),
             (counters::LOG_DROPPED_RECORDS, dropped),
             (counters::LOG_REPLAYED_RECORDS, replayed),
             (counters::LOG_AT_RISK, at_risk_since.is_some().into()),
+            (counters::UNCONFIRMED_PARTITIONS, unconfirmed as u64),
             (counters::UNPROTECTED_MASTERS, self.unprotected_masters().len() as u64),
             (counters::EVICTING_MASTERS, self.evicting_masters() as u64),
         ]

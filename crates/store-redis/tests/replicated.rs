@@ -4,11 +4,13 @@ mod support;
 
 use std::time::Duration;
 
-use mtimer_store::{Answer, Batch, Health, Op, Refusal, RequestId, ScheduleAnswer, Store, StoreError};
+use mtimer_store::counters::UNCONFIRMED_PARTITIONS;
+use mtimer_store::{Answer, Batch, Health, Load, Op, Refusal, RequestId, ScheduleAnswer, Store, StoreError};
 use mtimer_store_redis::test_support::{Proxy, Server, ServerOptions};
 use mtimer_store_redis::{RedisDurability, RedisOptions, RedisStore};
-use mtimer_types::{Target, TimerId};
+use mtimer_types::{Target, Time, TimerId};
 use support::owner::{Owner, PARTITION, ack, connect, now, schedule, timer, unique};
+use support::until;
 
 const NEW: Answer = Answer::Schedule(ScheduleAnswer::Scheduled { new: true, replaced: None });
 
@@ -80,10 +82,21 @@ async fn wait_for_a_replica_that(is_dead: bool) {
     }
 }
 
+/// Claims until replicas confirm it.
+async fn claim_until_confirmed(owner: &Owner, claim: Time) {
+    loop {
+        let answers = owner.lane.apply(Batch { now: now(), claim: Some(claim), ops: Vec::new() }).await;
+        match &answers.expect("the lane is alive")[..] {
+            [] => return,
+            refused => assert_eq!(refused, [Answer::Refused(Refusal::NotReplicated)]),
+        }
+    }
+}
+
 /// The answer to a write with a claim is lost, others wait behind it, and no replica confirms the
-/// claim.
+/// claim: it is refused, and so are the others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_unconfirmed_claim_that_was_recovered_holds_the_lane_and_does_not_end_it() {
+async fn an_unconfirmed_claim_that_was_recovered_does_not_hold_the_lane() {
     let server = Server::start();
     let proxy = Proxy::start(&server.address()).await;
     let durability = RedisDurability::Replicated { replicas: 1, timeout: Duration::from_millis(100) };
@@ -99,16 +112,13 @@ async fn an_unconfirmed_claim_that_was_recovered_holds_the_lane_and_does_not_end
     let first = Batch { now: now(), claim: Some(claim), ops: vec![schedule(&timers[0])] };
     let first = owner.lane.apply(first);
     let others: Vec<_> = timers[1..].iter().map(|t| owner.send(vec![schedule(t)])).collect();
-    let mut health = owner.lane.health();
-    health.wait_for(|h| matches!(h, Health::Down(why) if why.contains("replica"))).await.unwrap();
-    replica.thaw();
-    // It was answered when a replica had it.
-    assert_eq!(first.await.unwrap(), vec![NEW]);
+    assert_eq!(first.await.unwrap(), vec![unsettled.clone(); 2], "the schedule, and the claim");
     for answers in others {
-        let answers = answers.await.unwrap();
-        assert!(answers == [unsettled.clone()] || answers == [NEW], "{answers:?}");
+        assert_eq!(answers.await.unwrap(), std::slice::from_ref(&unsettled));
     }
     assert!(proxy.lost() > 0, "nothing was lost");
+    replica.thaw();
+    claim_until_confirmed(&owner, claim).await;
     assert!(owner.store.owner(PARTITION).await.unwrap().claimed_until >= claim);
 }
 
@@ -129,20 +139,47 @@ async fn what_was_filed_behind_an_unconfirmed_claim_is_loaded_after_a_cut() {
     let ops = vec![schedule(&timers[0])];
     let first = owner.lane.apply(Batch { now: now(), claim: Some(claim), ops });
     let others: Vec<_> = timers[1..].iter().map(|t| owner.send(vec![schedule(t)])).collect();
-    let mut health = owner.lane.health();
-    health.wait_for(|h| matches!(h, Health::Down(why) if why.contains("replica"))).await.unwrap();
+    assert_eq!(first.await.expect("the lane is alive"), vec![unsettled.clone(); 2]);
     proxy.cut();
     replica.thaw();
-    assert_eq!(first.await.expect("the lane is alive"), vec![NEW]);
     for answers in others {
         let answers = answers.await.expect("the lane is alive");
         assert!(answers == [unsettled.clone()] || answers == [NEW], "{answers:?}");
     }
+    claim_until_confirmed(&owner, claim).await;
     let stored = owner.store.owner(PARTITION).await.expect("the store can be reached");
     assert!(stored.claimed_until >= claim);
     let loaded: Vec<_> = owner.load(now() + 33 * 120_000).await.iter().map(|t| t.record.timer.id).collect();
     let lost = timers.iter().filter(|t| !loaded.contains(&t.id)).count();
     assert_eq!(lost, 0, "{lost} timers are stored and not loaded");
+}
+
+/// A load that claims, without a replica: what it loads is answered, and that the claim is not
+/// confirmed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_replicas_the_lane_answers_and_says_what_is_not_confirmed() {
+    let server = Server::start();
+    let durability = RedisDurability::Replicated { replicas: 1, timeout: Duration::from_millis(100) };
+    let store = connect(RedisOptions { durability, ..RedisOptions::new([server.url()], "t") }).await;
+    let owner = Owner::of(store).await;
+    until("it is known that no replica confirms", || unconfirmed(&owner) == 1).await;
+    let unsettled = Answer::Refused(Refusal::NotReplicated);
+    assert_eq!(owner.one(schedule(&timer(now() + 1_000, 5))).await, unsettled);
+    let load = Load { until: now() + 60_000, max_timers: 10, max_bytes: 1 << 20, claim: Some(now()) };
+    let loaded = owner.lane.load(load).await.expect("the lane is alive");
+    assert_eq!((loaded.timers.len(), loaded.is_claim_unconfirmed), (1, true));
+    assert_eq!(owner.lane.census().await.expect("the lane is alive").pending, 1);
+    assert_eq!(*owner.lane.health().borrow(), Health::Up);
+    let _replica = server.add_replica();
+    until("nobody has to ask for it", || unconfirmed(&owner) == 0).await;
+    let loaded = owner.lane.load(load).await.expect("the lane is alive");
+    assert!(!loaded.is_claim_unconfirmed);
+}
+
+/// How many partitions have too few replicas, as the store counts.
+fn unconfirmed(owner: &Owner) -> u64 {
+    let counters = owner.store.counters().into_iter();
+    counters.filter(|(name, _)| *name == UNCONFIRMED_PARTITIONS).map(|(_, count)| count).sum()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -175,19 +212,20 @@ async fn a_user_who_may_not_wait_for_replicas_is_refused_at_the_start() {
 
 /// Nothing is delivered meanwhile, so somebody has to be told.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_claim_that_cannot_be_confirmed_takes_the_lane_down_until_it_can() {
+async fn a_claim_that_cannot_be_confirmed_is_told_of_until_it_can() {
     let server = Server::start();
     let url = user(&server, "+wait");
     let _replica = replica_of(&server);
     let durability = RedisDurability::Replicated { replicas: 1, timeout: Duration::from_millis(100) };
     let owner = Owner::of(connect(RedisOptions { durability, ..RedisOptions::new([url], "t") }).await).await;
     while owner.one(schedule(&timer(now() + 60_000, 5))).await == Answer::Refused(Refusal::NotReplicated) {}
+    assert_eq!(unconfirmed(&owner), 0);
     user(&server, "-wait");
     let ops = vec![schedule(&timer(now() + 60_000, 5))];
     let claimed = owner.lane.apply(Batch { now: now(), claim: Some(now() + 1_000), ops });
-    let mut health = owner.lane.health();
-    health.wait_for(|h| matches!(h, Health::Down(why) if why.contains("replica"))).await.unwrap();
+    assert_eq!(claimed.await.unwrap(), vec![Answer::Refused(Refusal::NotReplicated); 2]);
+    assert_eq!(unconfirmed(&owner), 1);
     user(&server, "+wait");
-    assert_eq!(claimed.await.unwrap(), [NEW]);
-    health.wait_for(|h| *h == Health::Up).await.unwrap();
+    until("replicas confirm", || unconfirmed(&owner) == 0).await;
+    claim_until_confirmed(&owner, now() + 1_000).await;
 }

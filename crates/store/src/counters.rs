@@ -9,6 +9,9 @@ pub const LOG_DROPPED_RECORDS: &str = "store_log_dropped_records_total";
 pub const LOG_REPLAYED_RECORDS: &str = "store_log_replayed_records_total";
 /// 1 if a failover or a restart of the store may lose what was answered, else 0.
 pub const LOG_AT_RISK: &str = "store_log_at_risk";
+/// Partitions of which replicas did not confirm in time what was last written, at level
+/// `redis-replicated`.
+pub const UNCONFIRMED_PARTITIONS: &str = "store_unconfirmed_partitions";
 /// Masters of Redis that keep no append-only file and have no replica.
 pub const UNPROTECTED_MASTERS: &str = "store_unprotected_masters";
 /// Masters of Redis that may evict keys when their memory is full.

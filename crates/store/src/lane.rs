@@ -12,7 +12,7 @@ use crate::op::{Answer, Batch, Place};
 use crate::record::Record;
 
 #[cfg(doc)]
-use crate::op::Op;
+use crate::op::{Op, Refusal};
 
 /// A place where the timers of all partitions live.
 pub trait Store: Send + Sync + 'static {
@@ -148,7 +148,9 @@ pub trait Lane: Send + Sync {
     /// The epoch under which the partition was acquired.
     fn epoch(&self) -> Epoch;
 
-    /// Applies a batch. One answer for each operation.
+    /// Applies a batch. One answer for each operation. If the batch has a claim that is stored and
+    /// not confirmed ([`Refusal::NotReplicated`]) that refusal follows as one more: the claim must
+    /// not be relied on.
     fn apply(&self, batch: Batch) -> LaneFuture<Vec<Answer>>;
 
     /// Loads pending timers in the order of time, as a basis for the wheel. See [`Loaded`].
@@ -229,6 +231,8 @@ pub struct Loaded {
     pub timers: Vec<LoadedTimer>,
     /// Up to where everything is loaded; at least as high as after the last load (or unload).
     pub horizon: Time,
+    /// The load's claim is stored, but not confirmed: it must not be relied on.
+    pub is_claim_unconfirmed: bool,
 }
 
 /// One loaded timer.

@@ -17,7 +17,10 @@ impl Engine {
         }
         let Some(call) = p.calls.pop() else { return };
         match (call, answer) {
-            (OpenCall::Apply { ctxs, claim, begun }, CallAnswer::Apply(answers)) => {
+            (OpenCall::Apply { ctxs, claim, begun }, CallAnswer::Apply(mut answers)) => {
+                let is_unconfirmed = claim.is_some()
+                    && answers.len() == ctxs.len() + 1
+                    && answers.pop_if(|last| *last == Answer::Refused(Refusal::NotReplicated)).is_some();
                 if answers.len() != ctxs.len() {
                     // Every operation's caller is to be told, so the batch counts as unanswered.
                     let text = format!("{} answers to {} operations", answers.len(), ctxs.len());
@@ -31,7 +34,10 @@ impl Engine {
                     matches!(a, Answer::Refused(Refusal::OutOfMemory | Refusal::ReadOnly | Refusal::MayEvict))
                 };
                 if claim.is_some() || !answers.iter().all(unseen) {
-                    p.claims.confirm(claim, begun);
+                    p.claims.confirm(claim.filter(|_| !is_unconfirmed), begun);
+                }
+                if is_unconfirmed {
+                    p.claims.unconfirmed();
                 }
                 for (ctx, answer) in ctxs.into_iter().zip(answers) {
                     self.applied(now, id, ctx, answer);
@@ -39,7 +45,10 @@ impl Engine {
             }
             (OpenCall::Load { claim, begun }, CallAnswer::Load(loaded)) => {
                 if claim.is_some() {
-                    p.claims.confirm(claim, begun);
+                    p.claims.confirm(claim.filter(|_| !loaded.is_claim_unconfirmed), begun);
+                }
+                if loaded.is_claim_unconfirmed {
+                    p.claims.unconfirmed();
                 }
                 self.loaded(now, id, loaded);
             }

@@ -1,7 +1,8 @@
 //! The claims of one partition: what the store knows to be possibly sent, and when it last
 //! confirmed the ownership.
 //!
-//! Invariants: `claimed` is stored, `asked` is never less; both only rise.
+//! Invariants: `claimed` is stored and only rises, `asked` is never less. It falls only when a claim
+//! is stored that replicas have not confirmed: then it is asked for again.
 //! Not in here: putting a claim into a call (`batches`, `loading`), taking at-most-once timers.
 
 use mtimer_types::Time;
@@ -67,6 +68,12 @@ impl Claims {
     pub(super) fn confirm(&mut self, claim: Option<Time>, begun: u64) {
         self.confirmed_at = self.confirmed_at.max(Some(begun));
         self.claimed = self.claimed.max(claim.unwrap_or(Time::ZERO));
+        self.asked = self.asked.max(self.claimed);
+    }
+
+    /// A claim that a call carried is stored, but not confirmed: nothing may rely on it.
+    pub(super) fn unconfirmed(&mut self) {
+        self.asked = self.claimed;
     }
 
     /// A batch was answered that was begun at `begun`, monotonic ms.
@@ -140,6 +147,23 @@ mod tests {
         assert!(!wanted(1_501, false, false), "nothing is due");
         assert_eq!((wanted(1_500, true, false), wanted(1_501, true, false)), (false, true));
         assert!(!wanted(1_501, true, true), "one is under way");
+    }
+
+    #[test]
+    fn a_claim_that_is_not_confirmed_is_asked_for_again() {
+        let table = TimerTable::new(Seeded(1));
+        let mut claims = Claims::new(Time::from_ms(100));
+        let wanted = |claims: &Claims| {
+            let now = Now { time: Time::from_ms(150), mono_ms: 1_000 };
+            claims.wanted(now, 0, &table, true, || false).is_some()
+        };
+        claims.ask(Some(Time::from_ms(200)));
+        claims.confirm(None, 1_000);
+        assert!(!wanted(&claims), "it is under way");
+        claims.unconfirmed();
+        assert!(wanted(&claims) && !claims.covers(Time::from_ms(150)));
+        claims.confirm(Some(Time::from_ms(200)), 1_000);
+        assert!(!wanted(&claims) && claims.covers(Time::from_ms(150)));
     }
 
     #[test]

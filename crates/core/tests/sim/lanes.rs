@@ -151,7 +151,10 @@ impl World {
         }
         let answer = match call {
             Call::Apply(batch) => CallAnswer::Apply(Sabotage::answer_alone(&batch.ops)),
-            Call::Load(load) => CallAnswer::Load(Loaded { timers: Vec::new(), horizon: load.until }),
+            Call::Load(load) => {
+                let (timers, horizon) = (Vec::new(), load.until);
+                CallAnswer::Load(Loaded { timers, horizon, is_claim_unconfirmed: false })
+            }
             Call::Get(_) => CallAnswer::Get(None),
             Call::Parked(..) => CallAnswer::Parked(Page { rows: Vec::new(), next: None }),
             Call::Unload(_) => CallAnswer::Unload,
@@ -251,6 +254,11 @@ impl World {
         (self.plan.sabotage != Some(Sabotage::NoFenceWindow)).then_some(owner.claimed_until)
     }
 
+    /// Whether replicas do not confirm what is written now.
+    fn is_unconfirmed(&self, at: PartitionId) -> bool {
+        self.links[usize::from(at.0)].unconfirmed_until > self.ms
+    }
+
     fn carry_out_call(
         &mut self,
         lane: &dyn Lane,
@@ -265,6 +273,7 @@ impl World {
             Call::Apply(batch) => CallAnswer::Apply(self.apply(lane, at, batch, is_behind)?),
             Call::Load(load) => {
                 let mut loaded = at_once(lane.load(load))?;
+                loaded.is_claim_unconfirmed = load.claim.is_some() && self.is_unconfirmed(at);
                 if self.plan.sabotage == Some(Sabotage::LoseLoaded) {
                     loaded.timers.retain(|t| t.record.timer.id.random() % 10 != 0);
                 }
@@ -295,13 +304,15 @@ impl World {
         is_behind: bool,
     ) -> Result<Vec<Answer>, LaneError> {
         let Batch { now, mut claim, ops } = batch;
+        let unconfirmed_claim =
+            (claim.is_some() && self.is_unconfirmed(at)).then_some(Answer::Refused(Refusal::NotReplicated));
         let mut one = |ops: Vec<Op>| {
             let batch = Batch { now, claim: claim.take(), ops };
             let answers = lane.apply(batch).now_or_never();
             answers.unwrap_or_else(|| Err(LaneError::Broken("no answer".into())))
         };
         if ops.is_empty() {
-            return one(ops);
+            return one(ops).map(|_| unconfirmed_claim.into_iter().collect());
         }
         let mut answers = Vec::with_capacity(ops.len());
         for op in ops {
@@ -324,9 +335,10 @@ impl World {
             }
             // What adds, takes or cancels waits for replicas.
             let waits = op.adds() || matches!(op, Op::Cancel { .. } | Op::Take { .. });
-            let unconfirmed = waits && self.links[usize::from(at.0)].unconfirmed_until > self.ms;
+            let unconfirmed = waits && self.is_unconfirmed(at);
             answers.push(if unconfirmed { Answer::Refused(Refusal::NotReplicated) } else { answer });
         }
+        answers.extend(unconfirmed_claim);
         Ok(answers)
     }
 }

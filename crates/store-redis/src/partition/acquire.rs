@@ -14,6 +14,7 @@ use super::identity::WriterIdentity;
 use super::listing::index_keys;
 use super::log::{Log, LogBudget};
 use super::owner::Owner;
+use super::shortage::Quorum;
 use super::trim::{Trimmer, Trimming};
 use super::unreadable::Unreadable;
 use super::writer::PartitionWriter;
@@ -22,7 +23,7 @@ use crate::keyspace::fingerprints::{EndedFilter, LargeFilter, MovedFilter};
 use crate::keyspace::keys::{HashKey, IndexKey, Keyspace, OutcomeBucket, SlotKey, hash_slot};
 use crate::keyspace::secret::{KeyedHash, SHARDS, Secret};
 use crate::keyspace::value::{decode_destination, decode_in_flight};
-use crate::wire::{Network, Quorum, Reply, Script, ask, numbers};
+use crate::wire::{Network, Reply, Script, ask, numbers};
 
 /// Entries of each index that are read at a time.
 const INDEX_PAGE: usize = 300;

@@ -5,7 +5,7 @@ use mtimer_types::{Epoch, Nonce, PartitionId};
 use redis::{Cmd, Value};
 
 use super::log::LogRecord;
-use crate::wire::{Script, numbers};
+use crate::wire::{OwnerQuery, Script, numbers};
 
 /// Who writes.
 #[derive(Clone, Debug)]
@@ -22,6 +22,16 @@ impl WriterIdentity {
     /// The command that reads whose the partition is, and the stored sequence number.
     pub(crate) fn read(&self) -> Cmd {
         redis::cmd("HMGET").arg(&self.owner_key).arg(&["e", "n", "s"]).to_owned()
+    }
+
+    /// The commands with which replicas, or the append-only file, are asked for.
+    pub(crate) fn query(&self) -> OwnerQuery {
+        let mut touch = Script::Touch.command(&[&self.owner_key]);
+        touch.arg(self.epoch.0).arg(self.nonce.0);
+        if broken!(WaitWithoutWrite) {
+            touch = self.read();
+        }
+        OwnerQuery { read: self.read(), touch }
     }
 
     /// The command that reads whose the partition was before, and the sequence number that its

@@ -216,6 +216,8 @@ async fn work(owner: &mut Owner, calls: &mut mpsc::UnboundedReceiver<OwnerCall>)
             // What was asked was refused, so nothing else finds out when the store is back.
             () = ready(()), if owner.is_down() => owner.check().await?,
             () = log.behind() => owner.check().await?,
+            // Nobody else may ask: clients go elsewhere.
+            () = owner.ask_replicas(), if owner.has_to_ask_replicas() => {}
         }
     }
 }

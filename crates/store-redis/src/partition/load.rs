@@ -61,9 +61,7 @@ impl Owner {
         if claim.is_some() {
             self.write_anyway(Draft::default(), claim).await?;
         }
-        if load.claim.is_some() {
-            self.confirm_claim().await?;
-        }
+        let is_claim_unconfirmed = load.claim.is_some() && !self.confirm_claim().await?;
         self.catalog.advance(load.until);
         // A load that claims delays deliveries: it does not split ahead.
         if is_done && load.claim.is_none() {
@@ -75,7 +73,7 @@ impl Owner {
                 self.split(&slots).await?;
             }
         }
-        Ok(Loaded { timers, horizon: self.catalog.horizon() })
+        Ok(Loaded { timers, horizon: self.catalog.horizon(), is_claim_unconfirmed })
     }
 
     /// Reads slots and moves them to the copy. Bytes of payloads and headers.

@@ -22,6 +22,7 @@
 //! | `log` | keeps the last writes, to be applied again to a store that has lost them |
 //! | `trim` | finds out which of them are safe |
 //! | `confirm` | holds answers back until replicas have the write (`redis-replicated`) |
+//! | `shortage` | of which partitions replicas do not confirm |
 //! | `destinations` | numbers destinations, so that a record holds a number instead of two names |
 //! | `unreadable` | reports damaged records |
 //! | `incidents` | logs what happens to many partitions at once |
@@ -44,6 +45,7 @@ pub(crate) mod log;
 mod lookup;
 mod master;
 pub(crate) mod owner;
+pub(crate) mod shortage;
 #[cfg(test)]
 mod tests;
 pub(crate) mod trim;

@@ -22,7 +22,7 @@ use crate::keyspace::secret::Secret;
 /// The owner of a partition.
 pub(crate) struct Owner {
     pub(super) writer: PartitionWriter,
-    pub(super) trimmer: Arc<Trimmer>,
+    pub(crate) trimmer: Arc<Trimmer>,
     pub(super) space: Keyspace,
     pub(super) secret: Secret,
     pub(super) catalog: Catalog,

@@ -3,7 +3,7 @@
 //! | the partition's master has | a record is safe when |
 //! |---|---|
 //! | replicas | all that the topology names have it, and all that are connected; one that is disconnected counts until the topology drops it |
-//! | an append-only file, no replicas | the server has answered something 5 s after it was applied |
+//! | an append-only file, no replicas | the server says that it was synced |
 //! | neither | it is stored: nothing is kept for a restart |
 //!
 //! A replica that is connected and still gets its data counts, though nobody else may know of it
@@ -28,13 +28,10 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::identity::WriterIdentity;
 use super::log::Log;
-use crate::wire::{Confirmed, Lost, Network, Replicas, Reply};
+use crate::wire::{Confirmed, Lost, Network, Replicas, Reply, Wanted};
 
 /// How often a log with records is trimmed.
 const ROUND: Duration = Duration::from_millis(100);
-/// When the append-only file is on disk: Redis syncs it every second, and holds back answers if
-/// that takes over two.
-const SYNCED_AFTER: Duration = Duration::from_secs(5);
 /// How long an owner answers nothing because replicas may not have its acquisition. A replica
 /// that keeps up has it after a round trip. A failed one that Redis still lists delays each
 /// takeover by this much, which is less than it takes to notice a dead broker.
@@ -63,10 +60,11 @@ pub(crate) struct Trimmer {
 struct MasterState {
     /// The sequence number.
     seq: u64,
-    /// The replicas that count.
-    replicas: u32,
-    /// All of them have it.
+    /// All replicas that count have it.
     is_replicated: bool,
+    /// What was applied before this moment is in the append-only file, as far as that counts.
+    /// `None`: it is not known now.
+    synced: Option<Instant>,
 }
 
 impl Trimmer {
@@ -98,7 +96,7 @@ impl Trimmer {
     /// owner.
     pub(crate) async fn secure_acquisition(&self) -> Result<(), LaneError> {
         let secured = async {
-            while !self.stored().await?.is_some_and(|stored| stored.is_replicated) {
+            while !self.stored(false).await?.is_some_and(|stored| stored.is_replicated) {
                 sleep(ROUND).await;
             }
             Ok(())
@@ -146,28 +144,27 @@ impl Trimmer {
     /// # Errors
     ///
     /// The partition is not ours any more.
-    async fn round(&self) -> Result<(), LaneError> {
+    pub(crate) async fn round(&self) -> Result<(), LaneError> {
         let (asked, last) = (Instant::now(), self.log.last());
-        let Some(MasterState { seq, replicas, is_replicated }) = self.stored().await? else {
+        let Some(MasterState { seq, is_replicated, synced }) = self.stored(true).await? else {
             return Ok(());
         };
         if last.is_some_and(|last| seq < last) {
             self.log.set_lost();
         }
-        if let Some(until) = asked.checked_sub(self.min_age(replicas))
-            && is_replicated
-        {
-            self.log.trim(seq, until);
+        if let Some(synced) = synced.filter(|_| is_replicated) {
+            self.log.trim(seq, synced.min(asked));
         }
         Ok(())
     }
 
-    /// What the master has stored, and whether its replicas have it. `None`: it is not known now.
+    /// What the master has stored, and whether its replicas have it, or, if `waits_for_file`, its
+    /// append-only file if it has no replicas. `None`: it is not known now.
     ///
     /// # Errors
     ///
     /// The partition is not ours any more.
-    async fn stored(&self) -> Result<Option<MasterState>, LaneError> {
+    async fn stored(&self, waits_for_file: bool) -> Result<Option<MasterState>, LaneError> {
         // After a redirection nobody has looked yet which replicas the new master has: nothing
         // counts as safe.
         let Some(named) = self.replicas() else {
@@ -175,7 +172,10 @@ impl Trimmer {
             return Ok(None);
         };
         let waited_for = named.max(self.connected.load(Ordering::Relaxed));
-        let confirmed = match self.confirmed(waited_for).await {
+        let file_counts = waited_for == 0 && self.shared.network.append_only(self.identity.hash_slot);
+        let wanted = if file_counts && waits_for_file { Wanted::Sync } else { Wanted::Replicas(waited_for) };
+        let (asked, answered) = (Instant::now(), self.confirmed(wanted).await);
+        let confirmed = match answered {
             Ok(confirmed) => confirmed,
             Err(Lost(why)) => {
                 tracing::debug!(partition = self.identity.partition.0, why, "replicas confirm nothing");
@@ -194,7 +194,8 @@ impl Trimmer {
         // If the topology has changed meanwhile, what it says counts from the next round on.
         let is_current = self.replicas() == Some(named);
         let is_replicated = is_current && confirmed.replicas >= replicas;
-        Ok(Some(MasterState { seq, replicas, is_replicated }))
+        let synced = if file_counts { confirmed.synced } else { Some(asked) };
+        Ok(Some(MasterState { seq, is_replicated, synced }))
     }
 
     async fn refresh_topology(&self) {
@@ -207,15 +208,10 @@ impl Trimmer {
         }
     }
 
-    fn min_age(&self, replicas: u32) -> Duration {
-        let is_synced_later = replicas == 0 && self.shared.network.append_only(self.identity.hash_slot);
-        if is_synced_later { SYNCED_AFTER } else { Duration::ZERO }
-    }
-
-    /// The owner record as the master has it, and how many replicas have everything up to it.
-    async fn confirmed(&self, replicas: u32) -> Result<Confirmed, Lost> {
-        let (at, read) = (self.identity.hash_slot, self.identity.read());
-        let confirmed = self.shared.replicas.confirm(at, replicas, read).await?;
+    /// The owner record as the master has it, and what has everything up to it.
+    async fn confirmed(&self, wanted: Wanted) -> Result<Confirmed, Lost> {
+        let (at, query) = (self.identity.hash_slot, self.identity.query());
+        let confirmed = self.shared.replicas.confirm(at, wanted, query).await?;
         confirmed.read.refusal().map_or(Ok(confirmed), |error| Err(Lost(error)))
     }
 }

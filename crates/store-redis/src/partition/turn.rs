@@ -98,11 +98,7 @@ impl Owner {
             // The store is asked all the same: it tells whether the partition is still ours.
             self.turn(&[], (now, handed), claim).await?;
         }
-        if claims {
-            self.confirm_claim().await?;
-        } else {
-            self.confirm(&ops, &mut answers).await?;
-        }
+        self.confirm(&ops, claims, &mut answers).await?;
         Ok(answers)
     }
 

@@ -32,8 +32,9 @@ use tokio_util::sync::CancellationToken;
 use super::identity::WriterIdentity;
 use super::log::{Log, LogRecord};
 use super::master::{Master, Unanswered};
+use super::shortage::{LastWait, Quorum};
 use super::writes::Writes;
-use crate::wire::{Network, Quorum, Remedy, Reply, RetryPauses, Script, alone, numbers, remedy};
+use crate::wire::{Confirmed, Network, Remedy, Reply, RetryPauses, Script, Wanted, alone, numbers, remedy};
 
 /// How long it may take to find out what the next owner has found.
 const UNSEEN_WITHIN: Duration = Duration::from_secs(1);
@@ -68,6 +69,7 @@ pub(crate) struct PartitionWriter {
     seq: u64,
     log: Arc<Log>,
     quorum: Option<Quorum>,
+    last_wait: LastWait,
     health: watch::Sender<Health>,
     backoff: RetryPauses,
     /// Attempts since something worked.
@@ -107,12 +109,14 @@ impl PartitionWriter {
         abandoned: CancellationToken,
     ) -> Self {
         let backoff = RetryPauses::new(identity.nonce.0);
+        let last_wait = LastWait::new(quorum.as_ref(), identity.partition);
         Self {
             master: Master::new(network, identity.hash_slot),
             identity,
             seq,
             log,
             quorum,
+            last_wait,
             health,
             backoff,
             failures: 0,
@@ -266,20 +270,39 @@ impl PartitionWriter {
     ///
     /// The lane has ended.
     pub(crate) async fn wait_for_replicas(&mut self) -> Result<bool, LaneError> {
-        let Some(Quorum { confirmations, replicas }) = self.quorum.clone() else { return Ok(true) };
-        // A second time, if the first one went to a server that has lost something, or is not the
-        // master any more.
-        for _ in 0..2 {
-            let read = self.identity.read();
-            if let Ok(confirmed) = confirmations.confirm(self.identity.hash_slot, replicas, read).await
-                && self.identity.stored_seq(confirmed.read.items()) == Ok(self.seq)
-            {
-                return Ok(confirmed.replicas >= replicas);
-            }
-            // This does not mark the store as up: what is asked for is the confirmation.
+        let mut confirmed = self.ask_replicas().await;
+        if confirmed.is_none() {
+            // It went to a server that has lost something, or is not the master any more. This does
+            // not mark the store as up: what is asked for is the confirmation.
+            self.read_and_catch_up(&Pipeline::new()).await?;
+            confirmed = self.ask_replicas().await;
+        }
+        if confirmed.is_none() {
             self.read_and_catch_up(&Pipeline::new()).await?;
         }
-        Ok(false)
+        Ok(confirmed.unwrap_or(false))
+    }
+
+    /// [`Self::wait_for_replicas`], once. `None`: the server that was asked does not have what was
+    /// written, or cannot be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost.
+    pub(crate) async fn ask_replicas(&mut self) -> Option<bool> {
+        let Some(Quorum { confirmations, replicas, .. }) = self.quorum.clone() else { return Some(true) };
+        let (wanted, query) = (Wanted::Replicas(replicas), self.identity.query());
+        let confirmed = confirmations.confirm(self.identity.hash_slot, wanted, query).await.ok();
+        let is_ours =
+            |confirmed: &Confirmed| self.identity.stored_seq(confirmed.read.items()) == Ok(self.seq);
+        let confirmed = confirmed.filter(is_ours).map(|confirmed| confirmed.replicas >= replicas);
+        self.last_wait.note(confirmed != Some(true));
+        confirmed
+    }
+
+    /// Whether replicas did not confirm when they were last waited for. `None`: they never were.
+    pub(crate) fn is_short(&self) -> Option<bool> {
+        if self.quorum.is_some() { self.last_wait.is_short() } else { Some(false) }
     }
 
     /// Writes, exactly once. Nothing of it was written if it is refused.

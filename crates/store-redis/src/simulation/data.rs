@@ -227,6 +227,14 @@ impl Data {
         Ok(Value::Array(answer))
     }
 
+    /// `lua/touch.lua`. Also whether it has written, which it does even if that changes nothing.
+    pub(crate) fn touch(&mut self, key: &[u8], argv: Args<'_>) -> (Value, bool) {
+        let fields: Vec<_> = ["e", "n", "s"].map(|f| self.field(key, f.as_bytes())).into();
+        let is_ours = fields[..2] == [bulk(argv[0].clone()), bulk(argv[1].clone())];
+        let has_written = is_ours && fields[2] != Value::Nil;
+        (Value::Array(fields), has_written)
+    }
+
     /// `lua/acquire.lua`, at `now` (ms).
     pub(crate) fn acquire(&mut self, key: &[u8], argv: Args<'_>, now: u64) -> Value {
         let read = |data: &Self, field: &str| match data.field(key, field.as_bytes()) {

@@ -74,6 +74,8 @@ pub(crate) enum Broken {
     MasterKept,
     /// A replica that has left its master counts no more at once.
     LeftReplicaForgotten,
+    /// `WAIT` follows a read on its connection, and no write.
+    WaitWithoutWrite,
 }
 
 thread_local! {

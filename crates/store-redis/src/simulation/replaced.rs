@@ -38,6 +38,7 @@ impl State {
         let Some((data, _)) = self.promoted.take() else { return };
         self.former = Some(std::mem::replace(&mut self.data, data));
         self.term += 1;
+        self.follow_anew();
         // What is on its way goes to the former master.
         self.late.clear();
     }
@@ -61,9 +62,10 @@ impl State {
         match self.former.take().filter(|_| term + 1 == self.term) {
             Some(former) => {
                 let (present, past) = (std::mem::replace(&mut self.data, former), self.past.clone());
+                let offset = self.offset;
                 let answers = self.run(commands, usize::MAX, None);
                 self.former = Some(std::mem::replace(&mut self.data, present));
-                self.past = past;
+                (self.past, self.offset) = (past, offset);
                 Ok(answers)
             }
             None => Err(Lost("the former master is gone".into())),

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::arbitrary::PARTITION;
-use super::run::{Check, Run, START, acquire_next, alive, block_on, run, same};
+use super::run::{Check, Run, START, acquire_next, alive, block_on, run, run_untrimmed, same};
 use super::{Broken, replaced, torn, with_broken};
 use crate::keyspace::keys::{HashKey, Keyspace};
 use crate::partition::handed::HandedOver;
@@ -181,12 +181,17 @@ fn a_connection_to_a_replaced_master_is_left() {
     assert!(with_broken(Broken::MasterKept, replaced::lagging_sentinels).is_err());
     assert_eq!(replaced::another_owner(), Ok(()));
     assert!(with_broken(Broken::MasterKept, replaced::another_owner).is_err());
-    is_found_by(Broken::MasterKept, run);
+    is_found_by(Broken::MasterKept, run_untrimmed);
 }
 
 #[test]
 fn a_replica_that_has_left_may_have_been_promoted() {
     assert!(with_broken(Broken::LeftReplicaForgotten, replaced::lagging_sentinels).is_err());
+}
+
+#[test]
+fn wait_follows_a_write_of_its_own_connection() {
+    is_found_by(Broken::WaitWithoutWrite, run);
 }
 
 pub(super) fn empty() -> Batch {

@@ -24,9 +24,11 @@ use super::arbitrary::{DAY, HOUR, PARTITION, SECOND, arbitrary_timer, makes_dead
 use super::server::{Simulated, faults_by_kind};
 use crate::keyspace::secret::Secret;
 use crate::partition::acquire::{Shared, acquire};
+use crate::partition::confirm::waits;
 use crate::partition::handed::HandedOver;
 use crate::partition::log::LogBudget;
 use crate::partition::owner::Owner;
+use crate::partition::shortage::Quorum;
 use crate::partition::trim::Trimming;
 use crate::partition::turn::is_of_client;
 
@@ -47,8 +49,34 @@ const ONE_IN: u64 = 4;
 
 pub(super) type Check<T = ()> = Result<T, String>;
 
+/// How a store is used.
+#[derive(Clone, Copy)]
+pub(super) struct Level {
+    /// A replica follows, and lags; `WAIT` counts as since Redis 7.2, or as before.
+    follower: Option<bool>,
+    /// Level `redis-replicated`.
+    is_replicated: bool,
+    log_bytes: usize,
+}
+
+impl Level {
+    /// No replica ever confirms, so the log keeps everything.
+    const UNTRIMMED: Self = Self { follower: None, is_replicated: false, log_bytes: usize::MAX };
+
+    fn arbitrary(seed: u64) -> Self {
+        let mut random = SeededRandom::new(seed.rotate_left(32));
+        if random.one_in(3) {
+            return Self::UNTRIMMED;
+        }
+        let (follower, is_replicated) = (Some(!random.one_in(3)), random.one_in(2));
+        Self { follower, is_replicated, log_bytes: random.pick(&[1_500, 6_000, usize::MAX]) }
+    }
+}
+
 /// A run under way.
 pub(super) struct Run {
+    /// Chooses when the log is trimmed.
+    trims: SeededRandom,
     pub(super) server: Simulated,
     pub(super) shared: Shared,
     pub(super) owner: Owner,
@@ -98,6 +126,10 @@ pub(super) async fn acquire_next(
 
 impl Run {
     pub(super) async fn new(seed: u64, one_in: u64) -> Check<Self> {
+        Self::at(seed, one_in, Level::UNTRIMMED).await
+    }
+
+    pub(super) async fn at(seed: u64, one_in: u64, level: Level) -> Check<Self> {
         let mut random = SeededRandom::new(seed);
         // The owner goes by another clock than its server's.
         let server = Simulated::new(random.next_u64(), random.pick(&[START, START + AHEAD, START - AHEAD]));
@@ -105,15 +137,22 @@ impl Run {
             network: Arc::new(server.clone()),
             cluster: "c".into(),
             secret: Secret::new([7; Secret::BYTES]),
-            log_budget: Arc::new(LogBudget::new(usize::MAX)),
+            log_budget: Arc::new(LogBudget::new(level.log_bytes)),
             trimming: Trimming {
                 replicas: Arc::new(server.clone()),
                 network: Arc::new(server.clone()),
                 began: Instant::now(),
             },
-            quorum: None,
+            quorum: level.is_replicated.then(|| Quorum {
+                confirmations: Arc::new(server.clone()),
+                replicas: 1,
+                shortage: Arc::default(),
+            }),
         };
         server.state().one_in = one_in;
+        if let Some(counts_own_writes) = level.follower {
+            server.state().add_follower(counts_own_writes);
+        }
         let owner = acquire_next(&server, &shared, Epoch(0), Epoch(0), &mut random).await?;
         let mut model = Model::default();
         model.acquired(owner.epoch());
@@ -121,7 +160,8 @@ impl Run {
         let timers = (0..TIMERS).map(|_| arbitrary_timer(&mut random, now)).collect();
         let (wheel, horizon) = (BTreeMap::new(), Time::ZERO);
         let (asked, log) = (Vec::new(), Vec::new());
-        Ok(Self { server, shared, owner, model, random, now, timers, asked, wheel, horizon, log })
+        let trims = SeededRandom::new(seed);
+        Ok(Self { trims, server, shared, owner, model, random, now, timers, asked, wheel, horizon, log })
     }
 
     pub(super) fn pass(&mut self, ms: u64) {
@@ -135,6 +175,10 @@ impl Run {
             let window = (call * (TIMERS - WINDOW as usize) / count) as u64;
             let ms = 20 + self.random.below(30);
             self.pass(ms);
+            if self.trims.one_in(2) {
+                // The owner may be behind: the next call tells.
+                let _ = self.owner.trimmer.round().await;
+            }
             match self.random.below(100) {
                 0..66 => self.batch(window).await?,
                 66..80 => self.load().await?,
@@ -189,6 +233,11 @@ impl Run {
         for (op, answer) in ops.iter().zip(&answers) {
             let mut next = self.model.clone();
             let expected = next.apply(self.now, op);
+            if *answer == Answer::Refused(Refusal::NotReplicated) {
+                // It is stored.
+                self.model = next;
+                continue;
+            }
             if let Answer::Refused(why) = answer {
                 let adds = op.adds() || expected == Answer::Cancel(CancelAnswer::NotFound);
                 // What clients ask for does not wait for a store that is away.
@@ -207,7 +256,22 @@ impl Run {
             self.model = next;
         }
         self.follow();
-        Ok(())
+        self.is_confirmed(&ops, &answers)
+    }
+
+    /// At level `redis-replicated` the replica has what is answered as done.
+    fn is_confirmed(&self, ops: &[Op], answers: &[Answer]) -> Check {
+        let is_done = |(op, answer): (&Op, &Answer)| waits(op) && !matches!(answer, Answer::Refused(_));
+        if self.shared.quorum.is_none() || !ops.iter().zip(answers).any(is_done) {
+            return Ok(());
+        }
+        same("whether the replica has what was answered", &self.server.state().has_followed(), &true)
+    }
+
+    /// Whether a lane may end as it has: the log had to drop writes, and said so.
+    fn may_have_lost(&self, why: &str) -> bool {
+        let lost = LaneError::RolledBack(PARTITION).to_string();
+        why.contains(&lost) && self.shared.log_budget.status().at_risk_since.is_some()
     }
 
     /// Compares an answer with the model's. An acknowledgement that is written blind, and whose
@@ -305,7 +369,9 @@ impl Run {
             let late = fenced.apply(batch, HandedOver::now()).await;
             // A server that takes no writes for now refuses this one before it looks at whose it
             // is.
-            if !matches!(late.as_deref(), Ok([Answer::Refused(_)])) {
+            let is_refused =
+                matches!(late.as_deref(), Ok([Answer::Refused(why)]) if *why != Refusal::NotReplicated);
+            if !is_refused {
                 break late;
             }
         };
@@ -341,12 +407,22 @@ pub(super) fn block_on<T>(test: impl Future<Output = T>) -> T {
 
 /// One run: what differs, and everything that was done.
 pub(super) fn run(seed: u64) -> Check {
+    run_at(seed, Level::arbitrary(seed))
+}
+
+/// One run with a log that keeps everything.
+pub(super) fn run_untrimmed(seed: u64) -> Check {
+    run_at(seed, Level::UNTRIMMED)
+}
+
+fn run_at(seed: u64, level: Level) -> Check {
     block_on(async {
-        let mut run = Run::new(seed, ONE_IN).await?;
+        let mut run = Run::at(seed, ONE_IN, level).await?;
         let result = match run.calls(CALLS).await {
             Ok(()) => run.drain().await,
             Err(why) => Err(why),
         };
+        let result = result.or_else(|why| if run.may_have_lost(&why) { Ok(()) } else { Err(why) });
         result.map_err(|why| format!("{}\n{why}", run.log.join("\n")))
     })
 }

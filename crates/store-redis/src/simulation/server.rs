@@ -18,8 +18,10 @@ use redis::{Arg, Cmd, Pipeline, Value};
 
 use super::data::{Data, Fuel};
 use super::{Broken, broken};
-use crate::wire::{Confirmed, Lost, Network, RedisNode, Replicas, Script};
+use crate::wire::{Confirmed, Lost, Network, OwnerQuery, RedisNode, Replicas, Script, Wanted};
 
+/// One `WAIT` in so many finds that the replica has everything.
+const FOLLOWS_ONE_IN: u64 = 3;
 /// Snapshots that are kept: a server loses as many writes at most.
 const PAST: usize = 24;
 /// Calls for which a full, or read-only, server stays so, at most.
@@ -89,8 +91,12 @@ pub(super) struct Happened {
 /// The server.
 pub(super) struct State {
     pub(super) data: Data,
-    /// As it was after each write since the acquisition.
-    pub(super) past: Vec<Data>,
+    /// How many writes the replication stream has had.
+    pub(super) offset: u64,
+    /// As it was after each write since the acquisition, with its offset.
+    pub(super) past: Vec<(u64, Data)>,
+    /// A replica that follows, and lags. `None`: there is none.
+    pub(super) follower: Option<Follower>,
     /// What the replica has: everything, when it is asked. `None`: it never confirms.
     pub(super) replica: Option<Data>,
     /// What a replica got as it connected, which has nothing since and is not named yet.
@@ -128,6 +134,18 @@ pub(super) struct State {
     pub(super) happened: Happened,
 }
 
+/// A replica that follows. A failover loses nothing that it has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Follower {
+    /// Up to where it has the stream.
+    has: u64,
+    /// Since Redis 7.2: `WAIT` counts who has the last write of its own connection. Before: who has
+    /// everything up to the last command of it.
+    counts_own_writes: bool,
+    /// The last write of the connection that waits.
+    own: u64,
+}
+
 /// The way to the server.
 #[derive(Clone)]
 pub(super) struct Simulated(Arc<Mutex<State>>);
@@ -144,7 +162,9 @@ impl Simulated {
     pub(super) fn new(seed: u64, now: u64) -> Self {
         Self(Arc::new(Mutex::new(State {
             data: Data::default(),
+            offset: 0,
             past: Vec::new(),
+            follower: None,
             replica: None,
             snapshot: None,
             is_alone: false,
@@ -239,16 +259,16 @@ impl Network for Simulated {
 
 /// A replica. While it never confirms, the owner keeps its whole log.
 impl Replicas for Simulated {
-    fn confirm(&self, _: u16, _: u32, read: Cmd) -> BoxFuture<'static, Result<Confirmed, Lost>> {
+    fn confirm(&self, _: u16, _: Wanted, query: OwnerQuery) -> BoxFuture<'static, Result<Confirmed, Lost>> {
         let server = self.clone();
-        async move { server.state().confirm(&read) }.boxed()
+        async move { server.state().confirm(&query) }.boxed()
     }
 }
 
 impl State {
     /// Forgets what was before: a partition was acquired just now.
     pub(super) fn acquired(&mut self) {
-        self.past = vec![self.data.clone()];
+        self.past = vec![(self.offset, self.data.clone())];
         self.late.clear();
         self.promoted = None;
         (self.is_dead, self.full, self.read_only) = (false, 0, 0);
@@ -295,18 +315,42 @@ impl State {
         is_applied
     }
 
-    fn confirm(&mut self, read: &Cmd) -> Result<Confirmed, Lost> {
+    /// A server follows that lags from now on, on one of the servers that there are.
+    pub(super) fn add_follower(&mut self, counts_own_writes: bool) {
+        self.follower = Some(Follower { has: self.offset, counts_own_writes, own: 0 });
+    }
+
+    /// Whether the replica that follows has everything.
+    pub(super) fn has_followed(&self) -> bool {
+        self.follower.is_none_or(|follower| follower.has == self.offset)
+    }
+
+    fn confirm(&mut self, query: &OwnerQuery) -> Result<Confirmed, Lost> {
+        let confirmed = |read, replicas| Ok(Confirmed { read, replicas, connected: 1, synced: None });
         if self.snapshot.is_some() {
-            return Ok(Confirmed { read: self.data.run(&words(read)), replicas: 0, connected: 1 });
+            return confirmed(self.data.run(&words(&query.read)), 0);
         }
         if self.promoted.is_some() || self.is_alone {
-            return Ok(Confirmed { read: self.data.run(&words(read)), replicas: 0, connected: 0 });
+            let read = self.data.run(&words(&query.read));
+            return Ok(Confirmed { read, replicas: 0, connected: 0, synced: None });
         }
-        let Some(replica) = &mut self.replica else {
+        if let Some(replica) = &mut self.replica {
+            replica.clone_from(&self.data);
+            return confirmed(self.data.run(&words(&query.read)), 1);
+        }
+        let Some(mut follower) = self.follower else {
             return Err(Lost("the replica does not confirm".into()));
         };
-        replica.clone_from(&self.data);
-        Ok(Confirmed { read: self.data.run(&words(read)), replicas: 1, connected: 1 })
+        let before = self.offset;
+        let read = self.command(&words(&query.touch), None);
+        if self.offset > before || !follower.counts_own_writes {
+            follower.own = self.offset;
+        }
+        if self.random.one_in(FOLLOWS_ONE_IN) {
+            follower.has = self.offset;
+        }
+        self.follower = Some(follower);
+        confirmed(read, u32::from(follower.has >= follower.own))
     }
 
     /// The replica becomes the master, and has no replica that confirms.
@@ -396,23 +440,34 @@ impl State {
             11 => self.fail_over(),
             _ => {
                 let at = self.lose_since();
-                self.promoted = Some((self.past[at].clone(), 1 + self.random.below(LASTING)));
+                self.promoted = Some((self.past[at].1.clone(), 1 + self.random.below(LASTING)));
                 self.past.truncate(at + 1);
                 Ok(self.run(commands, usize::MAX, None))
             }
         }
     }
 
-    /// A moment since the acquisition.
+    /// A moment since the acquisition, no earlier than what the replica that follows has.
     fn lose_since(&mut self) -> usize {
-        self.random.below(self.past.len() as u64) as usize
+        let has = self.follower.map_or(0, |follower| follower.has);
+        let oldest = self.past.iter().position(|(offset, _)| *offset >= has).unwrap_or(self.past.len() - 1);
+        oldest + self.random.below((self.past.len() - oldest) as u64) as usize
     }
 
     fn fail_over(&mut self) -> Result<Vec<Value>, Lost> {
         let at = self.lose_since();
         self.past.truncate(at + 1);
-        self.roll_back(self.past[at].clone());
+        self.roll_back(self.past[at].1.clone());
+        self.follow_anew();
         self.lose()
+    }
+
+    /// Another replica follows the new master, and has everything. Other connections lead there.
+    pub(super) fn follow_anew(&mut self) {
+        self.offset = self.past.last().map_or(0, |(offset, _)| *offset);
+        if let Some(follower) = &mut self.follower {
+            (follower.has, follower.own) = (self.offset, 0);
+        }
     }
 
     fn deliver_late(&mut self) {
@@ -449,6 +504,7 @@ impl State {
         let count: usize = String::from_utf8_lossy(&command[2]).parse().unwrap();
         let (keys, argv) = command[3..].split_at(count);
         if script == Script::Acquire {
+            self.offset += 1;
             return self.data.acquire(&keys[0], argv, self.now);
         }
         // A script that writes nothing is no exception.
@@ -460,18 +516,34 @@ impl State {
             self.happened.refusals += 1;
             return error(FULL);
         }
+        if script == Script::Touch {
+            let (answer, has_written) = self.data.touch(&keys[0], argv);
+            if has_written {
+                self.note_write();
+            }
+            return answer;
+        }
         let before = self.data.clone();
         let answer = self.data.apply(keys, argv, fuel).unwrap_or_else(|_| {
             self.happened.doubts += 1;
             self.happened.tears += 1;
             error(CUT_OFF)
         });
-        if self.data != before && self.promoted.is_none() {
-            self.past.push(self.data.clone());
-            let surplus = self.past.len().saturating_sub(PAST);
-            self.past.drain(..surplus);
+        if self.data != before {
+            self.note_write();
         }
         answer
+    }
+
+    fn note_write(&mut self) {
+        // Of a master that was replaced nobody gets it.
+        if self.promoted.is_some() {
+            return;
+        }
+        self.offset += 1;
+        self.past.push((self.offset, self.data.clone()));
+        let surplus = self.past.len().saturating_sub(PAST);
+        self.past.drain(..surplus);
     }
 }
 

@@ -9,6 +9,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "test support: a failure here is a failed test")]
 
 mod cluster;
+mod hanging_disk;
 mod port;
 mod proxy;
 mod rights;
@@ -19,6 +20,7 @@ mod tls;
 mod unfenced;
 
 pub use cluster::TestCluster;
+pub use hanging_disk::HangingDisk;
 pub use port::Port;
 pub use proxy::Proxy;
 pub use rights::{as_user, documented_rights, documented_sentinel_rights, user_with};

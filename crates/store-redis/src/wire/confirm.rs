@@ -1,11 +1,20 @@
-//! How many replicas have what a server has carried out.
+//! How many replicas have what a server has carried out, and what is in its append-only file.
 //!
-//! `WAIT` holds back everything behind it on its connection, and it confirms what was carried out
-//! up to the last command of that same connection; on a fresh one that is nothing. So it has
-//! connections of its own, and a read goes before it: the server carries out one command after the
-//! other, hence whatever it answered anywhere before the read is covered.
+//! `WAIT` confirms what was carried out up to the last write of its own connection (since Redis 7.2;
+//! before, up to its last command). So each caller's partition is touched first: a write that
+//! changes nothing, and that only the owner can do ([`OwnerQuery`]). The server carries out one
+//! command after the other, hence whatever it answered anywhere before the touch is covered. If the
+//! touch is refused, nothing is confirmed to that caller.
 //!
-//! One `WAIT` a server at a time: those who ask meanwhile share the next one (group commit).
+//! `WAIT` is not taken at its word: of the replicas that the server lists only those count whose
+//! offset has reached the server's own from before the touch. So a server, or a proxy, on which
+//! `WAIT` means something else confirms nothing that is not so.
+//!
+//! It holds back everything behind it on its connection, so it has connections of its own. One
+//! `WAIT` a server at a time: those who ask meanwhile share the next one (group commit).
+//!
+//! What is synced to the append-only file is found out by looking at it again and again
+//! ([`super::disk`]): nobody waits for it here.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -14,50 +23,73 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
+use mtimer_store::FirstLine;
 use parking_lot::{Mutex, MutexGuard};
 use redis::{Cmd, InfoDict, Pipeline, Value};
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::connection::{Purpose, Use};
-use super::node::{Lost, Network};
+use super::disk::Disks;
+use super::fault::{Remedy, remedy};
+use super::node::{Lost, Network, RedisNode};
+use super::replicas::Replication;
 use super::reply::Reply;
+use super::script::load_all;
 use super::servers::Servers;
+
+/// The commands that ask a server whose a partition is. Both have the same answer.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnerQuery {
+    /// Writes nothing.
+    pub(crate) read: Cmd,
+    /// Writes what is stored, if it is the caller's: see the module.
+    pub(crate) touch: Cmd,
+}
+
+/// What is waited for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Wanted {
+    /// So many replicas; 0: the owner query is answered, and nothing is waited for.
+    Replicas(u32),
+    /// Nothing: what the server's append-only file has by now is asked.
+    Sync,
+}
 
 /// What a server and its replicas have.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Confirmed {
-    /// The reply to the read. Only if it says what the caller expects does the rest count: the
-    /// server may have been restarted, or have handed the hash slot over.
+    /// The reply to the owner query. Only if it says what the caller expects does the rest count:
+    /// the server may have been restarted, or have handed the hash slot over.
     pub(crate) read: Value,
-    /// How many replicas have everything that the server had carried out when it answered the read.
+    /// How many replicas have everything that the server had carried out when this was asked. 0
+    /// if none was waited for.
     pub(crate) replicas: u32,
     /// How many replicas were connected then, also those that did not have all their data yet.
     pub(crate) connected: u32,
+    /// All that the server had answered before this moment is in its append-only file, and synced.
+    /// `None`: it does not say so, or was not asked.
+    pub(crate) synced: Option<Instant>,
 }
 
-/// Tells what replicas have.
+/// Tells what replicas and the append-only file have.
 pub(crate) trait Replicas: Send + Sync {
     /// [`Confirmations::confirm`], of the master of a hash slot.
     fn confirm(
         &self,
         hash_slot: u16,
-        replicas: u32,
-        read: Cmd,
+        wanted: Wanted,
+        query: OwnerQuery,
     ) -> BoxFuture<'static, Result<Confirmed, Lost>>;
-}
-
-/// How many replicas must have a write.
-#[derive(Clone)]
-pub(crate) struct Quorum {
-    /// Waits for them as long as the level says.
-    pub(crate) confirmations: Arc<dyn Replicas>,
-    pub(crate) replicas: u32,
 }
 
 /// See the module. Clones share its connections.
 #[derive(Clone, Debug)]
 pub(crate) struct Confirmations {
     servers: Servers,
+    disks: Disks,
+    /// `WAIT` and the offsets of replicas have differed.
+    differs: Arc<FirstLine>,
     /// Time limit of a wait for replicas.
     wait: Duration,
     /// Those who wait for the next `WAIT` of a server, by address. An address is there as long as a
@@ -67,8 +99,8 @@ pub(crate) struct Confirmations {
 
 #[derive(Debug)]
 struct ConfirmRequest {
-    read: Cmd,
-    replicas: u32,
+    query: OwnerQuery,
+    wanted: Wanted,
     to: oneshot::Sender<Result<Confirmed, Lost>>,
 }
 
@@ -76,11 +108,11 @@ impl Replicas for Confirmations {
     fn confirm(
         &self,
         hash_slot: u16,
-        replicas: u32,
-        read: Cmd,
+        wanted: Wanted,
+        query: OwnerQuery,
     ) -> BoxFuture<'static, Result<Confirmed, Lost>> {
         match self.servers.master_address(hash_slot) {
-            Some(address) => Self::confirm(self, &address, replicas, read),
+            Some(address) => Self::confirm(self, &address, wanted, query),
             None => ready(Err(Lost(format!("no server has hash slot {hash_slot}")))).boxed(),
         }
     }
@@ -93,12 +125,12 @@ impl Confirmations {
         // For WAIT 0 is forever.
         let wait = wait.max(Duration::from_millis(1));
         let servers = servers.over(Use { purpose, answer_within: answer_within + wait });
-        Self { servers, wait, waiting: Arc::default() }
+        let (disks, differs, waiting) = Default::default();
+        Self { servers, disks, differs, wait, waiting }
     }
 
     /// Waits until so many replicas of the server at an address have everything that it had carried
-    /// out when this was called, or until the time limit has passed. `read` is a command that
-    /// writes nothing.
+    /// out when this was called, or until the time limit has passed.
     ///
     /// # Errors
     ///
@@ -106,11 +138,11 @@ impl Confirmations {
     pub(crate) fn confirm(
         &self,
         address: &str,
-        replicas: u32,
-        read: Cmd,
+        wanted: Wanted,
+        query: OwnerQuery,
     ) -> BoxFuture<'static, Result<Confirmed, Lost>> {
         let (to, confirmed) = oneshot::channel();
-        let request = ConfirmRequest { read, replicas, to };
+        let request = ConfirmRequest { query, wanted, to };
         match self.waiting().entry(address.to_owned()) {
             Entry::Occupied(mut served) => served.get_mut().push(request),
             Entry::Vacant(idle) => {
@@ -152,29 +184,66 @@ impl Confirmations {
         }
     }
 
-    /// One `WAIT` behind the reads of a group.
+    /// One `WAIT` behind the queries of a group, and a look at the append-only file if one of them
+    /// is about that.
     async fn wait(&self, address: &str, group: &[ConfirmRequest]) -> Result<Vec<Confirmed>, Lost> {
         let server = self.servers.at(address).await?;
-        let mut commands = Pipeline::with_capacity(group.len() + 2);
-        for request in group {
-            commands.add_command(request.read.clone());
-        }
-        let replicas = group.iter().map(|request| request.replicas).max().unwrap_or(0);
-        // Unlike ROLE, it also counts replicas that do not have all their data yet.
-        commands.cmd("INFO").arg("replication");
-        commands.cmd("WAIT").arg(replicas).arg(self.wait.as_millis() as u64);
-        let mut reads = server.call(commands).await?;
-        let waited = reads.pop().unwrap_or(Value::Nil);
-        let info = reads.pop().unwrap_or(Value::Nil);
-        let confirmed = waited.number().and_then(|n| u32::try_from(n).ok());
-        let refused = || {
-            let said = waited.refusal().unwrap_or_else(|| "no number of replicas".into());
-            Lost(format!("{}: WAIT: {said}", server.address()))
+        let replicas = |request: &ConfirmRequest| match request.wanted {
+            Wanted::Replicas(replicas) => replicas,
+            Wanted::Sync => 0,
         };
-        let replicas = confirmed.ok_or_else(refused)?;
-        let connected = info.text().and_then(|text| InfoDict::new(text).get("connected_slaves"));
-        let unsaid = || Lost(format!("{}: INFO does not say how many replicas there are", server.address()));
-        let connected = connected.ok_or_else(unsaid)?;
-        Ok(reads.into_iter().map(|read| Confirmed { read, replicas, connected }).collect())
+        let wanted = group.iter().map(replicas).max().unwrap_or(0);
+        let is_about_disk = group.iter().any(|request| request.wanted == Wanted::Sync);
+        let mut commands = Pipeline::with_capacity(group.len() + 4);
+        // Unlike ROLE, it also counts replicas that do not have all their data yet.
+        commands.cmd("INFO").arg(&["replication", "persistence", "stats"]);
+        let look = is_about_disk.then(|| self.disks.begin(address, &server, &self.servers.masters()));
+        if let Some(look) = &look {
+            look.add(&mut commands);
+        }
+        let first = commands.len();
+        for request in group {
+            let query = &request.query;
+            commands.add_command(if wanted > 0 { query.touch.clone() } else { query.read.clone() });
+        }
+        if wanted > 0 {
+            commands.cmd("WAIT").arg(wanted).arg(self.wait.as_millis() as u64);
+            commands.cmd("INFO").arg("replication");
+        }
+        let asked = Instant::now();
+        let mut about = call(&*server, commands).await?;
+        let mut reads = about.split_off(first);
+        let last = reads.split_off(group.len());
+        let before = Replication::read(address, &about[0])?;
+        let (mut replicas, mut connected) = (0, before.connected());
+        if let [waited, info] = &last[..] {
+            let after = Replication::read(address, info)?;
+            let number = waited.number().and_then(|n| u32::try_from(n).ok()).ok_or_else(|| {
+                let said = waited.refusal().unwrap_or_else(|| "no number of replicas".into());
+                Lost(format!("{address}: WAIT: {said}"))
+            })?;
+            replicas = after.having(before.offset(), number, &self.differs);
+            connected = connected.max(after.connected());
+        }
+        let synced = look.and_then(|look| {
+            let info = InfoDict::new(about[0].text().unwrap_or_default());
+            self.servers.settings().note(address, &info);
+            self.disks.end(look, &info, about.get(1), (asked, Instant::now()))
+        });
+        let confirmed = |read| Confirmed { read, replicas, connected, synced };
+        Ok(reads.into_iter().map(confirmed).collect())
     }
+}
+
+/// Sends commands; once more, if the server has not the scripts.
+async fn call(server: &dyn RedisNode, commands: Pipeline) -> Result<Vec<Value>, Lost> {
+    let answers = server.call(commands.clone()).await?;
+    let is_missing = |answer: &Value| {
+        answer.refusal().is_some_and(|error| remedy(&error, server.address()) == Remedy::LoadScripts)
+    };
+    if !answers.iter().any(is_missing) {
+        return Ok(answers);
+    }
+    server.call(load_all()).await?;
+    server.call(commands).await
 }

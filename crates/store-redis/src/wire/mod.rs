@@ -8,7 +8,8 @@
 //! | `several` | the same question to several servers |
 //! | `sentinel` | which server is the master, according to the Sentinels |
 //! | `fault`, `ask`, `backoff` | what to do about an error; one command to whatever server has a hash slot |
-//! | `confirm`, `settings`, `watch` | what replicas have; what servers say of themselves, again and again |
+//! | `confirm`, `replicas`, `disk` | what replicas, and append-only files, have |
+//! | `settings`, `watch` | what servers say of themselves, again and again |
 //! | `script` | the scripts |
 //!
 //! Not in here: timers, partitions, what a lost answer means to a partition.
@@ -18,9 +19,11 @@ mod ask;
 mod backoff;
 mod confirm;
 mod connection;
+mod disk;
 mod fault;
 mod node;
 mod pool;
+mod replicas;
 mod reply;
 mod script;
 mod sentinel;
@@ -35,7 +38,7 @@ mod watch;
 pub(crate) use self::access::{ServerAccess, split};
 pub(crate) use self::ask::{Failed, ask, asking, check_server, check_wait, explain, once};
 pub(crate) use self::backoff::RetryPauses;
-pub(crate) use self::confirm::{Confirmations, Confirmed, Quorum, Replicas};
+pub(crate) use self::confirm::{Confirmations, Confirmed, OwnerQuery, Replicas, Wanted};
 pub(crate) use self::connection::{Purpose, Use, alone};
 pub(crate) use self::fault::{Remedy, remedy, shown};
 pub(crate) use self::node::{Lost, Network, RedisNode};

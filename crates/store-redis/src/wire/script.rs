@@ -40,6 +40,7 @@ scripts! {
     RaiseTerm = "raise_term" in "raise_term.lua",
     Renew = "renew" in "renew.lua",
     Resign = "resign" in "resign.lua",
+    Touch = "touch" in "touch.lua",
 }
 
 impl Script {

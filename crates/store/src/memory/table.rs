@@ -98,7 +98,7 @@ impl MemoryTable {
                 full = take(id, Some(at));
             }
             if full {
-                return Loaded { timers, horizon: cursor.horizon() };
+                return Loaded { timers, horizon: cursor.horizon(), is_claim_unconfirmed: false };
             }
             let from = (at, inside.unwrap_or(TimerId::from_u128(0)));
             let mut last = None;
@@ -106,14 +106,14 @@ impl MemoryTable {
             for (fire, id) in rest.take_while(|(fire, _)| *fire <= load.until) {
                 if let (true, Some(last)) = (full, last) {
                     cursor.stopped(last, *fire);
-                    return Loaded { timers, horizon: cursor.horizon() };
+                    return Loaded { timers, horizon: cursor.horizon(), is_claim_unconfirmed: false };
                 }
                 full = take(*id, None);
                 last = Some((*fire, *id));
             }
             cursor.all_until(load.until);
         }
-        Loaded { timers, horizon: cursor.horizon() }
+        Loaded { timers, horizon: cursor.horizon(), is_claim_unconfirmed: false }
     }
 
     pub(super) fn find(&self, target: &Target) -> Option<&Row> {

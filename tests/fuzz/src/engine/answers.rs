@@ -107,7 +107,8 @@ impl Content<'_> {
                 };
                 let timers = (0..program.below(5)).filter_map(|_| timer(program)).collect();
                 let horizon = if program.flag() { near(self.known, program) } else { load.until };
-                CallAnswer::Load(Loaded { timers, horizon })
+                let is_claim_unconfirmed = load.claim.is_some() && horizon < load.until;
+                CallAnswer::Load(Loaded { timers, horizon, is_claim_unconfirmed })
             }
             Call::Unload(_) => CallAnswer::Unload,
             Call::Get(target) => CallAnswer::Get(self.get(&target, program)),

@@ -41,7 +41,8 @@ fn loads(engine: &mut Engine, now: Now) -> Vec<(PartitionId, Load)> {
 /// Answers these loads: there is nothing, up to where they reach.
 fn answer(engine: &mut Engine, now: Now, loads: Vec<(PartitionId, Load)>) {
     for (partition, load) in loads {
-        let answer = CallAnswer::Load(Loaded { timers: vec![], horizon: load.until });
+        let answer =
+            CallAnswer::Load(Loaded { timers: vec![], horizon: load.until, is_claim_unconfirmed: false });
         engine.handle(now, Input::Answered { partition, epoch: Epoch(1), answer });
     }
 }
