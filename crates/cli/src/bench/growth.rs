@@ -219,6 +219,7 @@ impl Growth<'_> {
     /// How long it takes from the start of the broker's process until a handler is entered, with
     /// all of them pending.
     async fn restart(&mut self, bed: &mut Bed, pending: u64) -> Result<(), Failure> {
+        let stored = bed.census().await?;
         let dest = bed.dest("restart")?;
         let due = bed.client.now() + AWAY.as_millis() as u64;
         let make = |n| Schedule::at(dest.clone(), due).payload(crate::tally::payload(n, bed.payload));
@@ -247,7 +248,7 @@ impl Growth<'_> {
         bar.finish_and_clear();
         registration.stop().await;
         self.total.add_counts(&Round::of(&tally, waiting, settled, 0.0));
-        self.total.left += bed.left(StoreCounts { timers: pending, ..StoreCounts::default() }).await?;
+        self.total.left += bed.left(StoreCounts { timers: pending, ..stored }).await?;
         self.total.lost += pending.saturating_sub(bed.census().await?.timers);
         let ms = |span: Duration| span.as_secs_f64() * 1_000.0;
         let told = [("stop_ms", stopped), ("restart_ready_ms", ready), ("restart_ms", first)];
