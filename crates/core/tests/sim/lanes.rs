@@ -10,13 +10,16 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use mtimer_core::{Call, CallAnswer, Input};
 use mtimer_store::{
-    Answer, Batch, CancelAnswer, Census, Health, Lane, LaneError, Loaded, Op, Page, Refusal,
+    Answer, Batch, CancelAnswer, Census, Health, Lane, LaneError, Load, Loaded, Op, Page, Refusal,
     RescheduleAnswer, ScheduleAnswer, Store,
 };
 use mtimer_types::{Epoch, PartitionId, Target, Time, TimerId};
 
 use super::history::By;
 use super::{Event, Sabotage, World};
+
+/// How long a claim takes at least that replicas do not confirm, ms.
+const UNCONFIRMED_TAKES_MS: u64 = 100;
 
 /// How the way to a partition of the store is, for all brokers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -179,8 +182,14 @@ impl World {
             }
             let Some(sent) = l.calls.pop_front() else { break };
             let handle = l.lane.clone();
+            let claims = matches!(
+                &sent.call,
+                Call::Apply(Batch { claim: Some(_), .. }) | Call::Load(Load { claim: Some(_), .. })
+            );
+            // It is asked for again at once.
+            let waited = if claims && self.is_unconfirmed(at) { UNCONFIRMED_TAKES_MS } else { 0 };
             let answer = self.carry_out_call(&*handle, at, sent);
-            let way = self.way_ms(at);
+            let way = self.way_ms(at) + waited;
             let alone = self.plan.sabotage == Some(Sabotage::NoFenceWindow);
             let Some(l) = self.lanes.lanes.get_mut(&lane) else { return };
             if !l.abandoned {
