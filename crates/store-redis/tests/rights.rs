@@ -35,13 +35,18 @@ fn every_command_that_is_used_is_one_that_operators_are_to_allow() {
     let rights = documented_rights("c");
     // FREE is a word of apply.lua; every user may say who it is; only Sentinels are asked with
     // SENTINEL, and the rights there have a test of their own (wire/tests/sentinel.rs). CONFIG GET
-    // shows passwords, and the store does without it: the page names it beside the rule.
-    let others = ["FREE", "AUTH", "HELLO", "SENTINEL", "CONFIG"];
+    // shows passwords, and the store does without it; UNLINK is for an operator who removes a
+    // cluster: the page names both beside the rule.
+    let others = ["FREE", "AUTH", "HELLO", "SENTINEL", "CONFIG", "UNLINK"];
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/README.md");
     let page = std::fs::read_to_string(page).unwrap();
     assert!(
         page.contains("add `+config|get`: otherwise `appendfsync no`"),
         "CONFIG GET is sent, and nobody is told"
+    );
+    assert!(
+        page.contains("`mtimer cluster remove` needs it, and `+unlink`"),
+        "UNLINK is sent, and nobody is told"
     );
     for command in sent(&source).into_iter().filter(|command| !others.contains(command)) {
         let rule = format!("+{}", command.to_lowercase());

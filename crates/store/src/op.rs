@@ -139,7 +139,8 @@ pub enum Op {
         id: TimerId,
         /// Becomes its [`Progress::failed`] (so that a covered attempt stays counted).
         failed: u32,
-        /// The timer, if the owner has it in memory: a store need not read it.
+        /// The timer, if the owner has it in memory, and its record has nothing more to keep
+        /// ([`Record::accepted`](crate::Record::accepted)): a store need not read it.
         timer: Option<Arc<Timer>>,
     },
     /// Ends or continues a timer after a delivery, a missed deadline or a lost client. See

@@ -190,9 +190,11 @@ impl Engine {
         let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
         match entry {
             Some(entry) if entry.record.timer.mode == Mode::AtMostOnce => {
-                let (failed, timer) = (entry.attempt() - 1, entry.record.timer.clone());
+                let failed = entry.attempt() - 1;
+                let is_whole = entry.record.accepted.is_none();
+                let timer = is_whole.then(|| entry.record.timer.clone());
                 self.set_state(id, EntryState::Taking { member });
-                let op = Op::Take { id, failed, timer: Some(timer) };
+                let op = Op::Take { id, failed, timer };
                 self.enqueue(id.partition(), op, OpCtx::Take { id, failed });
             }
             _ => self.deliver(now, id, member),

@@ -109,8 +109,10 @@ impl Run {
             Repeat if !self.asked.is_empty() => self.asked[r.below(self.asked.len() as u64) as usize].clone(),
             Repeat | Take => {
                 // Also one that has ended meanwhile.
-                let known = self.model.timers.get(&id).map_or(timer, |entry| entry.timer.clone());
-                Op::Take { id, failed: r.below(3) as u32, timer: r.one_in(2).then(|| known.into()) }
+                let record = self.model.timers.get(&id).map(|entry| entry.record());
+                let is_whole = record.as_ref().is_none_or(|record| record.accepted.is_none());
+                let known = record.map_or(timer.into(), |record| record.timer);
+                Op::Take { id, failed: r.below(3) as u32, timer: (r.one_in(2) && is_whole).then_some(known) }
             }
             Ack => settle(Verdict::Ack),
             LateAck => settle(Verdict::LateAck { attempt: r.below(4) as u32 }),
