@@ -4,12 +4,11 @@
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use mtimer_store_redis::test_support::{Server, ServerOptions};
 use serde_json::Value;
 
-use crate::harness::{Running, mtimer, run, wait_for};
+use crate::harness::{MTIMER, Running, command, run, wait_for};
 use crate::token::{TokensFile, write_private};
 
 /// Starts a broker; returns it, its address, and its log.
@@ -122,11 +121,9 @@ fn a_closed_terminal_ends_dev_gracefully_but_not_under_nohup() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     let args = ["dev", "--json", "--listen", "127.0.0.1:0", "--data", data.to_str().unwrap()];
-    let mtimer = mtimer(&args);
-    let mut shell = Command::new("/bin/sh");
-    shell.args(["-c", "trap '' HUP; exec \"$0\" \"$@\""]).arg(mtimer.get_program()).args(args);
-    shell.env("MTIMER_HTTP", "off").process_group(0);
-    shell.stdout(std::process::Stdio::piped());
+    let ignoring = ["-c", "trap '' HUP; exec \"$0\" \"$@\"", MTIMER];
+    let mut shell = command("/bin/sh", &[&ignoring[..], &args].concat());
+    shell.process_group(0);
     let mut dev = Running::spawn_logging_to(File::create(dir.path().join("log")).unwrap(), shell);
     let ready: Value = serde_json::from_str(&dev.line()).unwrap();
     dev.signal("HUP");

@@ -16,10 +16,18 @@ use tempfile::TempDir;
 /// How long anything may take before a test gives up.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
+/// The program that is tested.
+pub(crate) const MTIMER: &str = env!("CARGO_BIN_EXE_mtimer");
+
 /// A command that sees nothing of this process's settings. Brokers serve no HTTP: several run at a
 /// time, and the default port is one.
 pub(crate) fn mtimer(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_mtimer"));
+    command(MTIMER, args)
+}
+
+/// The same of another program, which starts [`MTIMER`].
+pub(crate) fn command(program: &str, args: &[&str]) -> Command {
+    let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
         if name.to_str().is_some_and(|n| n.starts_with("MTIMER_") || n == "RUST_LOG") {
             command.env_remove(name);
