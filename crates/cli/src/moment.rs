@@ -44,9 +44,11 @@ fn offset(text: &str) -> Option<(i64, &str)> {
     const DATE: usize = "2030-01-31".len();
     let at = text.get(DATE..)?.rfind(['+', '-'])? + DATE;
     let (sign, number) = text[at..].split_at(1);
-    let (hours, minutes) = number.split_once(':').unwrap_or_else(|| number.split_at(number.len().min(2)));
-    let minutes = if minutes.is_empty() { Some(0) } else { minutes.parse::<i64>().ok() };
-    let total = hours.parse::<i64>().ok()? * 60 + minutes?;
+    // Two digits of hours: what has more, or other characters, is no time at all.
+    let (hours, minutes) = number.split_at_checked(2)?;
+    let minutes = minutes.trim_start_matches(':');
+    let minutes = if minutes.is_empty() { 0 } else { minutes.parse::<u8>().ok()? };
+    let total = i64::from(hours.parse::<u8>().ok()?) * 60 + i64::from(minutes);
     Some((if sign == "-" { -total } else { total }, &text[at..]))
 }
 
@@ -140,6 +142,10 @@ mod tests {
         for bad in ["+25:00", "-13:00", "+14:30", "+2500", "+99", "+14:01"] {
             let error = time(&format!("2030-01-31T12:00:00{bad}")).unwrap_err();
             assert!(error.contains(&format!("has the offset {bad}")), "{error}");
+        }
+        for odd in ["+0\u{5b7}", "+9223372036854775807", "+9999:00", "+12:999", "+", "+1"] {
+            let error = time(&format!("2030-01-31T12:00:00{odd}")).unwrap_err();
+            assert!(error.contains("is not a time") || error.contains("has the offset"), "{error}");
         }
         for good in ["+14:00", "-12:00", "+05:45", "-03", "+0200"] {
             time(&format!("2030-01-31T12:00:00{good}")).unwrap();
