@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Writes the sequence number of the owner record again, as it is, if the partition is the caller's:
--- WAIT and WAITAOF cover what a server carried out before the last write of their own connection.
+-- WAIT covers what a server carried out before the last write of its own connection.
 --
 -- KEYS[1]  owner:{p}:c   hash: e epoch, n nonce, s sequence number, ...
 -- ARGV[1] epoch, ARGV[2] nonce

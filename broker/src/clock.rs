@@ -49,8 +49,8 @@ const MOST_AHEAD_US: u64 = mtimer_types::limits::MAX_AHEAD_MS * 1_000;
 pub(crate) struct BrokerClock {
     uptime: Uptime,
     cluster: Mutex<Estimate>,
-    /// Notified when cluster time has moved against the runtime's clock: instants that somebody waits for are then
-    /// converted to instants again.
+    /// Notified when cluster time has moved against the runtime's clock: instants that somebody
+    /// waits for are then converted to instants again.
     moved: Notify,
 }
 

@@ -10,8 +10,8 @@ use mtimer_types::Time;
 /// How long after the last loss of a kind it is told, ms.
 pub(crate) const SHOWN_MS: u64 = 3_600_000;
 
-/// Kinds of losses, by the names of what is told: how many, how long ago the first was and the last,
-/// ms.
+/// Kinds of losses, by the names of what is told: how many, how long ago the first was and the
+/// last, ms.
 const KINDS: [[&str; 3]; 4] = [
     ["rolled_back_lately", "rolled_back_first_ms", "rolled_back_last_ms"],
     ["dead_letters_lately", "dead_letters_first_ms", "dead_letters_last_ms"],

@@ -27,9 +27,9 @@ use tokio::time::Instant;
 use crate::sync::Locked;
 
 /// How far a due time may move the estimate, µs. Brokers tell of a correction by more than 1 ms
-/// before they deliver what is due by it, so the estimate lags by a few milliseconds at most, unless
-/// this host was frozen and cannot tell. A due time that is further ahead may be that of a broker
-/// that started after the deciding clock had stepped back.
+/// before they deliver what is due by it, so the estimate lags by a few milliseconds at most,
+/// unless this host was frozen and cannot tell. A due time that is further ahead may be that of a
+/// broker that started after the deciding clock had stepped back.
 const MOST_PROVED_US: u64 = 250_000;
 
 #[derive(Debug)]

@@ -292,8 +292,8 @@ impl Inbox {
         self.sooner.notified().await;
     }
 
-    /// A connection is gone: its broker counts the handlers of it no more. Says whether that changes
-    /// what is offered.
+    /// A connection is gone: its broker counts the handlers of it no more. Says whether that
+    /// changes what is offered.
     pub(crate) fn gone(&self, session: u64) -> bool {
         self.state.locked().slots.lost(session)
     }

@@ -235,8 +235,8 @@ impl Requests {
         }
     }
 
-    /// Queues what has waited long enough, and gives up what has waited too long; `unrouted` says why
-    /// something cannot be sent. Says whether something was queued.
+    /// Queues what has waited long enough, and gives up what has waited too long; `unrouted` says
+    /// why something cannot be sent. Says whether something was queued.
     pub(crate) fn sweep(
         &mut self,
         now: Instant,

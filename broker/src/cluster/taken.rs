@@ -1,12 +1,12 @@
 //! Whose the address is that this broker advertises, and whether this broker is reached there.
 //!
 //! Purpose: a broker that is not reached at its address is not ready and is given no partitions,
-//! because clients would look for them there. And two brokers with one address take the lease and partitions from each other for as long
-//! as both run, because a cluster takes the later one for a restart of the earlier one. Of two that
-//! find the address free at the same moment, the one to which it leads goes on, and the other
-//! stops.
-//! Invariant: a broker that has been reached at its address once does not stop because of it, nor is
-//! it looked for there again.
+//! because clients would look for them there. And two brokers with one address take the lease and
+//! partitions from each other for as long as both run, because a cluster takes the later one for a
+//! restart of the earlier one. Of two that find the address free at the same moment, the one to
+//! which it leads goes on, and the other stops.
+//! Invariant: a broker that has been reached at its address once does not stop because of it, nor
+//! is it looked for there again.
 //! Not in here: an address that leads to this machine from wherever it is tried (`localhost`). The
 //! leader refuses the heartbeats of the second broker, unless the leader is one of the two.
 

@@ -165,8 +165,8 @@ impl ClusterTask {
         self.parts.node.handle(now, input);
     }
 
-    /// Tells the node which partitions this broker cannot serve now: all, if nobody reaches it at its
-    /// address.
+    /// Tells the node which partitions this broker cannot serve now: all, if nobody reaches it at
+    /// its address.
     fn tell_unreachable(&mut self) {
         let is_reached = *self.parts.reach.borrow() == AddressReach::Reached;
         let all = || (0..self.parts.partitions).map(PartitionId).collect();

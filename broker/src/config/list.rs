@@ -200,8 +200,8 @@ settings! {
     data: PathBuf,
     /// Warn when the disk of the embedded store has less free space; 0: never [default: 1GiB]
     disk_watermark: Size,
-    /// Refuse new timers when it has less, or less than the store needs to go on with what it has; at
-    /// least 64MiB [default: 256MiB]
+    /// Refuse new timers when it has less, or less than the store needs to go on with what it has;
+    /// at least 64MiB [default: 256MiB]
     disk_reserve: Size,
     /// How far ahead timers are loaded into memory; less once half of --memory is used
     preload: Span,

@@ -268,7 +268,8 @@ impl Picture {
         })
     }
 
-    /// What matters most is first. `urgent_first`: partitions that need a look go before the others.
+    /// What matters most is first. `urgent_first`: partitions that need a look go before the
+    /// others.
     fn sections(&self, out: Output, partitions: bool, urgent_first: bool) -> [Section; 5] {
         let t = &self.view.topology;
         let name = out.tone(Tone::Strong, &self.cluster);

@@ -13,8 +13,8 @@ use super::{dead, view};
 ///
 /// Says where the timer stands: pending, retrying, parked (nobody takes it), in-flight, unconfirmed
 /// (at-most-once, sent and never confirmed), or dead; how many attempts have failed, and the last
-/// error; of a dead one also the reason and since when. Exit code 5 if there is no such timer: it was
-/// never there, or has ended.
+/// error; of a dead one also the reason and since when. Exit code 5 if there is no such timer: it
+/// was never there, or has ended.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer get 01jz8q4v3c0000g5m3x9w2k7ha\n  \
     mtimer get --group shop --app orders --key order-17 --json")]

@@ -1,5 +1,5 @@
-//! Signals: the first INT or TERM asks for a good end, the second ends the process at once. HUP asks
-//! a daemon to read files again, and ends what somebody watches at a terminal.
+//! Signals: the first INT or TERM asks for a good end, the second ends the process at once. HUP
+//! asks a daemon to read files again, and ends what somebody watches at a terminal.
 
 use tokio_util::sync::CancellationToken;
 

@@ -220,7 +220,8 @@ impl ClusterClock {
         }
     }
 
-    /// Whether time stands still for more than [`ALARM_MS`] because the deciding clock was set back.
+    /// Whether time stands still for more than [`ALARM_MS`] because the deciding clock was set
+    /// back.
     pub fn standstill(&self, mono_us: u64) -> Option<Standstill> {
         let since = self.still_since?;
         let left_ms = self.ahead_us(mono_us) / 1_000;

@@ -99,8 +99,8 @@ pub struct Heartbeat {
     /// The partitions that it owns, by its own knowledge.
     #[serde(deserialize_with = "at_most::<PARTITIONS, _, _>")]
     pub owned: Vec<(PartitionId, Epoch)>,
-    /// Partitions that it cannot serve just now: it does not reach their place in the store, or nobody
-    /// reaches it at its address.
+    /// Partitions that it cannot serve just now: it does not reach their place in the store, or
+    /// nobody reaches it at its address.
     #[serde(deserialize_with = "at_most::<PARTITIONS, _, _>")]
     pub unreachable: Vec<PartitionId>,
     /// What it has to do.

@@ -5,8 +5,8 @@
 //! the fewer syncs each call costs.
 //!
 //! Invariant: nothing is answered before it is as durable as the level says. After a fault nothing
-//! is written and everything is answered with it. If the disk had too little space, the directory is
-//! opened again when it has enough.
+//! is written and everything is answered with it. If the disk had too little space, the directory
+//! is opened again when it has enough.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

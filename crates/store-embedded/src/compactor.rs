@@ -1,8 +1,8 @@
 //! Merges tables, and gives space back, in a thread of the store's own.
 //!
 //! Purpose: a merge begins only if there is space for it, and one that fails harms nothing. The
-//! engine's own workers end the whole database when a merge fails, so they are told to merge nothing
-//! ([`never`]): they only write memory tables to disk.
+//! engine's own workers end the whole database when a merge fails, so they are told to merge
+//! nothing ([`never`]): they only write memory tables to disk.
 //!
 //! Invariant: a merge stops before free space falls below what memory tables and journals need, and
 //! what it has written is removed then.
@@ -124,7 +124,7 @@ impl CompactorState {
     }
 
     /// Bytes that a merge may take. `None`: it cannot be seen.
-    fn room(&self) -> Option<u64> {
+    fn available(&self) -> Option<u64> {
         Some(free_bytes(&self.path)?.saturating_sub(self.floor.load(Ordering::Relaxed)))
     }
 
@@ -133,7 +133,7 @@ impl CompactorState {
         if self.is_stopped() || is_late {
             return Err(std::io::ErrorKind::Interrupted.into());
         }
-        if self.room() == Some(0) {
+        if self.available() == Some(0) {
             return Err(std::io::ErrorKind::StorageFull.into());
         }
         Ok(())
@@ -332,8 +332,8 @@ impl Upkeep {
         result
     }
 
-    /// Whether half of the space's rows are deleted, and what is left of them fits beside them. Then
-    /// rewriting all of it costs no more than the rows did that go.
+    /// Whether half of the space's rows are deleted, and what is left of them fits beside them.
+    /// Then rewriting all of it costs no more than the rows did that go.
     fn is_mostly_deleted(&self, state: &CompactorState) -> bool {
         let tree = &self.space.tree;
         let (deletions, bytes) = (tree.tombstone_count(), tree.disk_space());
@@ -343,11 +343,11 @@ impl Upkeep {
         }
         let kept = u128::from(bytes) * u128::from(rows.saturating_sub(2 * deletions)) / u128::from(rows);
         let kept = u64::try_from(kept).unwrap_or(u64::MAX);
-        kept <= REWRITE_BYTES && state.room().is_some_and(|room| kept + BASE_BYTES <= room)
+        kept <= REWRITE_BYTES && state.available().is_some_and(|available| kept + BASE_BYTES <= available)
     }
 
-    /// Removes what a merge that failed has written. Only this thread merges, and no memory table is
-    /// written meanwhile.
+    /// Removes what a merge that failed has written. Only this thread merges, and no memory table
+    /// is written meanwhile.
     fn remove_unfinished(&self, first: u64) {
         let _flush = self.space.tree.get_flush_lock();
         let listed: Vec<u64> =

@@ -1,4 +1,5 @@
-//! Opens a data directory that is locked: checks it, has the engine read it, and makes the committer.
+//! Opens a data directory that is locked: checks it, has the engine read it, and makes the
+//! committer.
 //!
 //! Invariant: a damaged database is refused and not changed.
 

@@ -3,9 +3,9 @@
 //!
 //! Batches that are missing in a journal are bridged, key intervals that cannot be read in a table
 //! are left out, and rows that contradict each other are brought into agreement: the entry for
-//! moved timers decides where a timer is. If anything answered was lost, every at-most-once timer that
-//! waits and was not written since is filed as claimed and unconfirmed: what was lost may have taken
-//! it, or rescheduled it to a time at which it was taken.
+//! moved timers decides where a timer is. If anything answered was lost, every at-most-once timer
+//! that waits and was not written since is filed as claimed and unconfirmed: what was lost may have
+//! taken it, or rescheduled it to a time at which it was taken.
 //!
 //! Invariant: the damaged database is not changed, only moved.
 

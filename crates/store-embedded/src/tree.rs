@@ -34,8 +34,8 @@ const JOURNAL_BYTES: u64 = 64 * 1024 * 1024;
 /// wait while it is under way. At four the engine itself waits, without noticing when its
 /// background threads have died of a full disk.
 const MAX_SEALED: usize = 1;
-/// Tables of the newest level that wait to be merged when a write may begin. At 30 the engine itself
-/// waits.
+/// Tables of the newest level that wait to be merged when a write may begin. At 30 the engine
+/// itself waits.
 const MAX_NEWEST: usize = 16;
 /// Most bytes of journals on disk: the one that is written, which is sealed at 64 MB, one that is
 /// sealed and whose rows are being written to tables, and what is written meanwhile.

@@ -1,8 +1,8 @@
 //! A disk that is really full: a file system in memory of a given size, mounted for one process.
 //!
 //! Timers are added until the store refuses them for want of space. What it holds is then settled,
-//! all of it, in the order of its due times; the space that it took comes back while the store runs,
-//! and timers are taken again.
+//! all of it, in the order of its due times; the space that it took comes back while the store
+//! runs, and timers are taken again.
 
 #![allow(clippy::unwrap_used, reason = "this is a test")]
 

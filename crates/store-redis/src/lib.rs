@@ -18,9 +18,9 @@
 //!
 //! Beside them: `clients` (connections for other programs), `coordination` (the leader's lease) and
 //! `facts` (what is fixed of a cluster; terms and clocks), `password` (how passwords are written),
-//! `other_clusters` (others on the same servers), `removal` (removes a cluster), `tls_files` (certificates to enter servers
-//! with). For tests: `simulation` (an owner on a simulated Redis), `test_support` (real servers,
-//! and a store without its fence).
+//! `other_clusters` (others on the same servers), `removal` (removes a cluster), `tls_files`
+//! (certificates to enter servers with). For tests: `simulation` (an owner on a simulated Redis),
+//! `test_support` (real servers, and a store without its fence).
 //!
 //! Not in here: the wheel, sessions, retry policy, elections.
 

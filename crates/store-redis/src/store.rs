@@ -128,8 +128,8 @@ impl RedisStore {
         masters
     }
 
-    /// Reads user and password of Redis again ([`RedisOptions::read_urls`]); whether they are others
-    /// now. New connections use them; those that exist stay.
+    /// Reads user and password of Redis again ([`RedisOptions::read_urls`]); whether they are
+    /// others now. New connections use them; those that exist stay.
     ///
     /// # Errors
     ///

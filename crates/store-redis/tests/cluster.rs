@@ -169,8 +169,8 @@ async fn a_slot_that_is_emptied_while_its_hash_slot_migrates_holds_nobody_up() {
     assert_eq!(owner.one(ack(timers[1].id)).await, Answer::Done);
 }
 
-/// The node that takes a hash slot over fails over, and its replica has not got a key that its former
-/// node has deleted. The owner record shows nothing of that.
+/// The node that takes a hash slot over fails over, and its replica has not got a key that its
+/// former node has deleted. The owner record shows nothing of that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_that_is_lost_while_its_hash_slot_migrates_is_told_of() {
     let lines = Lines::collect();

@@ -150,8 +150,8 @@ pub trait Lane: Send + Sync {
 
     /// Applies a batch. One answer for each operation. If the batch has a claim that is stored and
     /// not confirmed ([`Refusal::NotReplicated`]) that refusal follows as one more: the claim must
-    /// not be relied on. Such an answer takes 100 ms at least, since the claim is asked for again at
-    /// once.
+    /// not be relied on. Such an answer takes 100 ms at least, since the claim is asked for again
+    /// at once.
     fn apply(&self, batch: Batch) -> LaneFuture<Vec<Answer>>;
 
     /// Loads pending timers in the order of time, as a basis for the wheel. See [`Loaded`].

@@ -244,8 +244,8 @@ impl Redis {
         std::mem::swap(&mut masters.nodes[master], &mut replicas[master]);
     }
 
-    /// Sentinels lose sight of the master and promote its replica; the master serves on. Returns once
-    /// brokers write to the new one.
+    /// Sentinels lose sight of the master and promote its replica; the master serves on. Returns
+    /// once brokers write to the new one.
     pub async fn replace_unseen(&self) {
         let Self::Watched { master, replica, sentinels } = self else { panic!("no Sentinels here") };
         master.hide_from_sentinels();

@@ -192,8 +192,8 @@ impl GetDead {
     }
 }
 
-/// Looks for a timer among the dead or unconfirmed ones of its destination. `None`: it is neither, or
-/// is no longer.
+/// Looks for a timer among the dead or unconfirmed ones of its destination. `None`: it is neither,
+/// or is no longer.
 pub(crate) async fn row_of(
     client: &Client,
     found: &TimerView,

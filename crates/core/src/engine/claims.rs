@@ -1,8 +1,8 @@
 //! The claims of one partition: what the store knows to be possibly sent, and when it last
 //! confirmed the ownership.
 //!
-//! Invariants: `claimed` is stored and only rises, `asked` is never less. It falls only when a claim
-//! is stored that replicas have not confirmed: then it is asked for again.
+//! Invariants: `claimed` is stored and only rises, `asked` is never less. It falls only when a
+//! claim is stored that replicas have not confirmed: then it is asked for again.
 //! Not in here: putting a claim into a call (`batches`, `loading`), taking at-most-once timers.
 
 use mtimer_types::Time;

@@ -1,9 +1,10 @@
 //! The counting of partitions: who has asked for it, and how far it is.
 //!
-//! Invariants: one count is under way at a time, of at most [`PARTITIONS_AT_ONCE`] partitions at the
-//! same time; an answer counts what was stored when its question came, because who asks during a
-//! count waits for the next; counting takes about a tenth of the time, however much is asked. A
-//! store that does not answer holds nobody up: of its partitions the last count is told, and its age.
+//! Invariants: one count is under way at a time, of at most [`PARTITIONS_AT_ONCE`] partitions at
+//! the same time; an answer counts what was stored when its question came, because who asks during
+//! a count waits for the next; counting takes about a tenth of the time, however much is asked. A
+//! store that does not answer holds nobody up: of its partitions the last count is told, and its
+//! age.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -162,8 +163,8 @@ impl Counting {
     }
 
     /// Takes up what memory knows of a partition. Returns the number of the count, which the answer
-    /// has to name, if the store is to be asked: if the partition is reachable, and the store was not
-    /// given up.
+    /// has to name, if the store is to be asked: if the partition is reachable, and the store was
+    /// not given up.
     pub(super) fn add(&mut self, mut view: PartitionView) -> Option<u64> {
         let count = self.current.as_mut()?;
         view.reachable &= !count.is_given_up;

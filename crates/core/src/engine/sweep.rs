@@ -1,8 +1,8 @@
 //! Parked timers that miss their deadlines: a sweep reads the park of one destination in one
 //! partition, page by page, and ends what has missed its deadline as expired.
 //!
-//! Invariant: the partition is owned and not being given up. Sweeps cost little, however many timers
-//! are parked: see `sweeps`.
+//! Invariant: the partition is owned and not being given up. Sweeps cost little, however many
+//! timers are parked: see `sweeps`.
 
 use mtimer_store::{Op, Page, Record, Verdict};
 use mtimer_types::{Destination, PartitionId, Time};

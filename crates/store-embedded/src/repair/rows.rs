@@ -259,8 +259,8 @@ impl Rebuild {
         Ok(true)
     }
 
-    /// Whether what is lost may have taken a timer that waits: it is delivered at most once, and was
-    /// not written since. Its time says nothing: what is lost may have rescheduled it.
+    /// Whether what is lost may have taken a timer that waits: it is delivered at most once, and
+    /// was not written since. Its time says nothing: what is lost may have rescheduled it.
     fn may_have_been_sent(&self, space: Space, key: &Slice, row: &Row) -> bool {
         let is_old = || self.from.written_at(space, key).is_none_or(|seqno| seqno < self.intact_from);
         row.record.timer.mode == Mode::AtMostOnce && is_old()

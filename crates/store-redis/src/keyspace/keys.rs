@@ -48,8 +48,8 @@ pub(crate) fn cluster_of(key: &[u8]) -> Option<&str> {
     check_cluster(name).is_ok().then_some(name)
 }
 
-/// The first parts of the names of a partition's keys; those of retry tiers have their number behind
-/// `retry`.
+/// The first parts of the names of a partition's keys; those of retry tiers have their number
+/// behind `retry`.
 const KINDS: [&str; 14] = [
     "owner",
     "dest",

@@ -44,9 +44,9 @@ pub struct LogStatus {
     pub dropped: u64,
     /// Writes that the store had lost and that were applied again, since it was opened.
     pub replayed: u64,
-    /// Since when what was answered may be lost: some of the dropped writes, or of the acquisitions,
-    /// are not known to be safe; the master lacks writes that are not applied again yet; or Sentinels
-    /// are not heard, which may have replaced the master.
+    /// Since when what was answered may be lost: some of the dropped writes, or of the
+    /// acquisitions, are not known to be safe; the master lacks writes that are not applied again
+    /// yet; or Sentinels are not heard, which may have replaced the master.
     pub at_risk_since: Option<SystemTime>,
 }
 
@@ -147,7 +147,8 @@ impl LogBudget {
             gaps.open();
             drop(gaps);
             tracing::warn!(
-                "half of the Sentinels or more do not answer: if they have replaced the master, what it answers now is                  lost (see whether this host reaches them)"
+                "half of the Sentinels or more do not answer: if they have replaced the master, what it answers now is \
+                 lost (see whether this host reaches them)"
             );
         } else {
             drop(gaps);

@@ -15,8 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::arbitrary::PARTITION;
 use super::data::Data;
-use super::rules::{empty, timer};
-use super::run::{Check, Run, acquire_next, alive, block_on, same};
+use super::run::{Check, Run, acquire_next, alive, block_on, empty, same, timer};
 use super::server::State;
 use crate::keyspace::keys::Keyspace;
 use crate::partition::handed::HandedOver;

@@ -5,13 +5,13 @@ use std::time::Duration;
 use mtimer_store::{
     Answer, Batch, CancelAnswer, Health, Lane, LaneError, Op, Refusal, RequestId, ScheduleAnswer, Verdict,
 };
-use mtimer_types::{Destination, Epoch, Key, KeyPolicy, Target, Time, Timer, TimerId};
+use mtimer_types::{Epoch, KeyPolicy, Target, Timer};
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::arbitrary::PARTITION;
-use super::run::{Check, Run, START, acquire_next, alive, block_on, run, run_untrimmed, same};
+use super::run::{Check, Run, acquire_next, alive, block_on, empty, run, run_untrimmed, same, timer};
 use super::{Broken, replaced, torn, with_broken};
 use crate::keyspace::keys::{HashKey, Keyspace};
 use crate::partition::handed::HandedOver;
@@ -192,23 +192,6 @@ fn a_replica_that_has_left_may_have_been_promoted() {
 #[test]
 fn wait_follows_a_write_of_its_own_connection() {
     is_found_by(Broken::WaitWithoutWrite, run);
-}
-
-pub(super) fn empty() -> Batch {
-    Batch { now: Time::from_ms(START), claim: None, ops: Vec::new() }
-}
-
-pub(super) fn timer(random: u64, key: Option<&str>) -> Timer {
-    let now = Time::from_ms(START);
-    let due = now + 500;
-    Timer {
-        key: key.map(|key| Key::new(key).unwrap()),
-        ..Timer::new(
-            TimerId::new(due, now, PARTITION, random),
-            Destination::new("orders", "billing").unwrap(),
-            due,
-        )
-    }
 }
 
 fn schedule(timer: &Timer) -> Op {

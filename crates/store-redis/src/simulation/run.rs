@@ -15,7 +15,7 @@ use mtimer_store::{
     Acquire, Answer, Batch, CancelAnswer, Health, LaneError, Load, LoadedTimer, Op, Refusal, RequestId,
     Verdict,
 };
-use mtimer_types::{Epoch, Nonce, Target, Term, Time, Timer, TimerId, limits};
+use mtimer_types::{Destination, Epoch, Key, Nonce, Target, Term, Time, Timer, TimerId, limits};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -457,4 +457,23 @@ pub(super) fn pass(name: &str, test: impl Fn(u64) -> Check) {
 #[test]
 fn an_owner_agrees_with_the_model_whatever_fails() {
     pass("an_owner_agrees_with_the_model_whatever_fails", run);
+}
+
+/// A batch at the beginning that does nothing.
+pub(super) fn empty() -> Batch {
+    Batch { now: Time::from_ms(START), claim: None, ops: Vec::new() }
+}
+
+/// A timer that is due soon after the beginning.
+pub(super) fn timer(random: u64, key: Option<&str>) -> Timer {
+    let now = Time::from_ms(START);
+    let due = now + 500;
+    Timer {
+        key: key.map(|key| Key::new(key).unwrap()),
+        ..Timer::new(
+            TimerId::new(due, now, PARTITION, random),
+            Destination::new("orders", "billing").unwrap(),
+            due,
+        )
+    }
 }

@@ -117,7 +117,8 @@ impl Proxy {
         *self.state.target.lock().unwrap() = target.to_owned();
     }
 
-    /// Forwards nothing that the server sends from now on. What is held is lost with its connection.
+    /// Forwards nothing that the server sends from now on. What is held is lost with its
+    /// connection.
     pub fn hold(&self) {
         self.state.held.send_replace(Held::Everybodys);
     }

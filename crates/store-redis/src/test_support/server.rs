@@ -302,8 +302,8 @@ impl Server {
         }
     }
 
-    /// Cuts the replicas off and lets none follow. They do not lag then: they are gone. For one that
-    /// lags see [`Proxy::hold_replicas`].
+    /// Cuts the replicas off and lets none follow. They do not lag then: they are gone. For one
+    /// that lags see [`Proxy::hold_replicas`].
     pub fn cut_replicas_off(&self) {
         self.call::<()>(&["ACL", "SETUSER", "default", "-psync", "-sync"]);
         self.call::<()>(&["CLIENT", "KILL", "TYPE", "replica"]);

@@ -14,8 +14,8 @@
 //!
 //! With `appendfsync always` the same is true, and more. It is not true of a file that is being
 //! rewritten: the file before it is synced by a thread that `INFO` does not show. Nor if a write or
-//! an fsync has failed, with `appendfsync no`, or while `no-appendfsync-on-rewrite` suspends fsyncs.
-//! Then nothing counts as synced, and the log says why.
+//! an fsync has failed, with `appendfsync no`, or while `no-appendfsync-on-rewrite` suspends
+//! fsyncs. Then nothing counts as synced, and the log says why.
 //!
 //! `WAITAOF` would be simpler, and is not true: Valkey 8.0.1 answers that a write is synced as soon
 //! as its fsync has begun, also if that hangs.

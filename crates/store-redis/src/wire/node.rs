@@ -46,8 +46,8 @@ pub(crate) trait Network: Send + Sync {
     fn rediscover<'a>(&'a self, without: Option<&'a str>) -> BoxFuture<'a, Result<(), Lost>>;
 
     /// How many replicas the master of a hash slot has: in a cluster those that have not failed by
-    /// the vote of the masters, otherwise those that are connected, or were within the last 30 s. As
-    /// it was when the servers were last looked at; `None`: it is not known.
+    /// the vote of the masters, otherwise those that are connected, or were within the last 30 s.
+    /// As it was when the servers were last looked at; `None`: it is not known.
     fn replicas(&self, hash_slot: u16) -> Option<u32>;
 
     /// Whether the master of a hash slot keeps an append-only file, or has not said yet that it

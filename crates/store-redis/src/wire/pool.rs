@@ -1,9 +1,9 @@
 //! The connections of a store, one to a server for each [`Use`], shared by all that use it.
 //!
-//! A connection does not outlive the role for which it was opened. One to a server that is in use no
-//! more ends at once ([`ConnectionPool::keep_only`]), and so does one to a server that has lost its
-//! address to another ([`ConnectionPool::end_others`]). What is not answered then is lost, and is
-//! sent again to whoever has taken the place.
+//! A connection does not outlive the role for which it was opened. One to a server that is in use
+//! no more ends at once ([`ConnectionPool::keep_only`]), and so does one to a server that has lost
+//! its address to another ([`ConnectionPool::end_others`]). What is not answered then is lost, and
+//! is sent again to whoever has taken the place.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

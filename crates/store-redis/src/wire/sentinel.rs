@@ -9,9 +9,9 @@
 //! not heard of it yet name the former master with the former epoch: the highest one counts.
 //!
 //! They are asked again and again, once a second ([`super::watch`]). They also publish each change
-//! (`+switch-master`), but that adds little: what is published while a subscription is down is lost,
-//! so they would have to be asked all the same, and every Sentinel learns of a failover up to two
-//! seconds after the one that has led it.
+//! (`+switch-master`), but that adds little: what is published while a subscription is down is
+//! lost, so they would have to be asked all the same, and every Sentinel learns of a failover up to
+//! two seconds after the one that has led it.
 //!
 //! Not in here: what to do about the master ([`super::servers`]).
 

@@ -1,10 +1,10 @@
 //! The servers of a store: finds out what they are, keeps the map of hash slots, and hands out
 //! connections.
 //!
-//! Servers that were cut off from the others say what was true before. So several are asked, and the
-//! claim with the highest configuration epoch counts ([`super::topology`], [`super::sentinel`]).
-//! Outside a cluster, one address (a DNS name, a virtual IP, a proxy) may lead to another server
-//! after a failover: a new connection tells.
+//! Servers that were cut off from the others say what was true before. So several are asked, and
+//! the claim with the highest configuration epoch counts ([`super::topology`],
+//! [`super::sentinel`]). Outside a cluster, one address (a DNS name, a virtual IP, a proxy) may
+//! lead to another server after a failover: a new connection tells.
 //!
 //! Not in here: what to do about an answer; when to look at the map again.
 

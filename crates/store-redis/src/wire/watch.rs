@@ -6,8 +6,8 @@
 //! | 5 s | outside a cluster: whether its address leads to another server |
 //! | 30 s | the settings of all masters; in a cluster its map |
 //!
-//! A node of a cluster redirects whoever asks for what it has no more, and answers nothing once it is
-//! cut off, so its map is not needed more often.
+//! A node of a cluster redirects whoever asks for what it has no more, and answers nothing once it
+//! is cut off, so its map is not needed more often.
 
 use std::time::Duration;
 
