@@ -115,12 +115,14 @@ impl Host {
         self.wall.offset_us += by_us;
     }
 
-    /// The host stands still for so long from now on. Returns whether it can tell.
+    /// The host stands still for so long from now on. If it does already, the longer of the two
+    /// counts, so that its monotonic clock never goes back. Returns whether it can tell.
     pub(crate) fn suspend(&mut self, us: i64, for_us: i64) -> bool {
         let unseen = self.suspension == Suspension::Unseen;
         if unseen || (self.suspension == Suspension::Seen && self.misses_suspensions) {
-            self.stood_us += for_us;
-            self.stands_until_us = us + for_us;
+            let until_us = self.stands_until_us.max(us + for_us);
+            self.stood_us += until_us - us.max(self.stands_until_us);
+            self.stands_until_us = until_us;
         }
         !unseen
     }
