@@ -432,8 +432,10 @@ impl Shell {
     }
 
     fn send(&mut self, session: SessionId, mut message: ServerMessage) {
-        if let ServerMessage::Answer { answer: QueryAnswer::Status(status), .. } = &mut message {
-            self.complete(status);
+        match &mut message {
+            ServerMessage::Answer { answer: QueryAnswer::Status(status), .. } => self.complete(status),
+            ServerMessage::Answer { answer: QueryAnswer::Ready(why), .. } => *why = self.unready(),
+            _ => {}
         }
         if let (Some(traces), ServerMessage::Deliver { registration, deliveries }) =
             (&mut self.traces, &message)

@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use futures_util::FutureExt;
 use mtimer_broker::{BrokerOptions, start};
-use mtimer_protocol::{ServerMessage, UNASKED_PONG};
+use mtimer_protocol::{Query, QueryAnswer, ServerMessage, UNASKED_PONG};
 use mtimer_store::{
     Acquire, AcquireError, Acquired, MemoryStore, OwnerRecord, Store, StoreClock, StoreFuture, StoreInfo,
 };
@@ -109,6 +109,10 @@ async fn a_broker_says_that_time_stands_still_and_is_not_ready_meanwhile() {
     until_async("it is not ready", async || ready().await.0 == 503).await;
     let (_, why) = ready().await;
     assert!(why.contains("time has stood still") && why.contains("the deciding clock was set back"), "{why}");
+    let QueryAnswer::Ready(told) = Client::welcomed(&broker).await.query(Query::Ready).await else {
+        panic!("another answer");
+    };
+    assert!(told.len() == 1 && told[0].starts_with("time has stood still for "), "{told:?}");
     let left = standstill("clock_standstill_left_ms").await;
     assert!((3_000_000..=3_600_000).contains(&left), "{left}");
     until_async("since when", async || standstill("clock_standstill_ms").await > 1_000).await;

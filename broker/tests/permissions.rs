@@ -156,6 +156,7 @@ async fn each_verb_opens_its_own_requests_and_no_others() {
             (Query::Status, Verb::Read),
             (Query::Cluster, Verb::Read),
             (Query::Broker, Verb::Read),
+            (Query::Ready, Verb::Read),
             (drain, Verb::Operate),
         ] {
             let what = format!("{query:?} with {verb}");

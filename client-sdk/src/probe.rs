@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use mtimer_protocol::{ClientMessage, ClusterView, Query, QueryAnswer, ServerMessage, decode, encode_frame};
+use mtimer_protocol::{ClientMessage, Query, QueryAnswer, ServerMessage, decode, encode_frame};
 use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, timeout};
 
@@ -76,35 +76,27 @@ impl Probe {
         Ok(sent.elapsed())
     }
 
-    /// Says whether the broker is a part of its cluster: a leader has answered it and named it in
-    /// the topology that it last heard of.
+    /// Returns why the broker is not ready, for people; empty if it is.
     ///
-    /// It stays so when it loses the leader later: others may have its partitions then, and it
-    /// sends clients there as soon as it hears of that. One without a cluster around it owns
-    /// everything before it takes a connection.
+    /// These are the reasons that its `/readyz` gives: docs/metrics.md lists the conditions.
     ///
     /// # Errors
     ///
     /// [`RequestError::Unanswered`] as [`Probe::ping`]; [`RequestError::Refused`] if the broker
-    /// does not tell.
+    /// does not tell, as to a token that may not read.
     ///
     /// # Cancel safety
     ///
     /// None: see [`Probe`].
-    pub async fn joined(&mut self) -> Result<bool, RequestError> {
-        if self.connection.welcome.broker.is_none() {
-            return Ok(true);
-        }
+    pub async fn unready(&mut self) -> Result<Vec<String>, RequestError> {
         self.last += 1;
         let number = self.last;
         let answer = |message| match message {
             ServerMessage::Answer { corr, answer } if corr == number => Some(answer),
             _ => None,
         };
-        match self.ask(&ClientMessage::Query { corr: number, query: Query::Cluster }, answer).await? {
-            QueryAnswer::Cluster(ClusterView { topology, answered_by, .. }) => {
-                Ok(topology.brokers.iter().any(|broker| broker.address == answered_by))
-            }
+        match self.ask(&ClientMessage::Query { corr: number, query: Query::Ready }, answer).await? {
+            QueryAnswer::Ready(why) => Ok(why),
             QueryAnswer::Failed { code, message } => Err(RequestError::Refused { code, message }),
             _ => Err(RequestError::Mismatched),
         }

@@ -98,7 +98,7 @@ impl ClientState {
                 Goal::Partition(PartitionId(cursor.map_or(0, |(partition, _)| partition)))
             }
             Query::Drain { .. } => Goal::Leader,
-            Query::Status | Query::Cluster | Query::Broker => Goal::Informed,
+            Query::Status | Query::Cluster | Query::Broker | Query::Ready => Goal::Informed,
         };
         self.query_of(query, goal).await
     }

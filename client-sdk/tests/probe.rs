@@ -6,20 +6,21 @@ use std::time::Duration;
 
 use fake::{Broker, Cluster, Peer, welcome};
 use mtimer_client::{ConnectError, ErrorCode, RequestError};
-use mtimer_protocol::{ClientMessage, ClusterView, Query, QueryAnswer, ServerMessage, Welcome};
+use mtimer_protocol::{ClientMessage, Query, QueryAnswer, ServerMessage, Welcome};
 
-/// Answers the next question, which must be about the cluster.
-async fn tell(peer: &mut Peer, view: ClusterView) {
+/// Answers the next question, which must be whether the broker is ready.
+async fn tell(peer: &mut Peer, unready: &[String]) {
     match peer.recv().await {
-        ClientMessage::Query { corr, query: Query::Cluster } => {
-            peer.send(ServerMessage::Answer { corr, answer: QueryAnswer::Cluster(view) }).await;
+        ClientMessage::Query { corr, query: Query::Ready } => {
+            let answer = QueryAnswer::Ready(unready.to_vec());
+            peer.send(ServerMessage::Answer { corr, answer }).await;
         }
-        other => panic!("not a question about the cluster: {other:?}"),
+        other => panic!("another question: {other:?}"),
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_asks_the_one_broker_whether_it_is_there_and_has_joined() {
+async fn it_asks_the_one_broker_whether_it_is_there_and_ready() {
     let cluster = Cluster { brokers: vec![Broker::start().await, Broker::start().await], peers: vec![] };
     let topology = cluster.topology(1, |p| p % 2);
     let (probe, mut peer) =
@@ -29,26 +30,12 @@ async fn it_asks_the_one_broker_whether_it_is_there_and_has_joined() {
     // A topology is on its way before the pong; a ping of the broker's is answered.
     peer.send(ServerMessage::Ping(5)).await;
     tokio::join!(probe.ping(), peer.silent(Duration::from_secs(1))).0.unwrap();
-    let answered_by = cluster.brokers[0].address.clone();
-    let joined = ClusterView { topology, answered_by: answered_by.clone(), ..ClusterView::default() };
-    assert_eq!(tokio::join!(probe.joined(), tell(&mut peer, joined)).0, Ok(true));
-    // Another broker leads, and does not know of this one.
-    let outside = cluster.topology_of(2, &[1], |_| 0);
-    let waiting = ClusterView { topology: outside, answered_by, ..ClusterView::default() };
-    assert_eq!(tokio::join!(probe.joined(), tell(&mut peer, waiting)).0, Ok(false));
+    for why in [vec![], vec!["time stands still".to_owned(), "it is stopping".to_owned()]] {
+        assert_eq!(tokio::join!(probe.unready(), tell(&mut peer, &why)).0, Ok(why));
+    }
     drop(probe);
     assert_eq!(peer.until_closed().await, []);
     assert_eq!(cluster.brokers[1].knocks(Duration::from_secs(3)).await, 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_broker_alone_has_nothing_to_join() {
-    let broker = Broker::start().await;
-    let (probe, mut peer) = tokio::join!(broker.client().probe(), broker.accept());
-    let mut probe = probe.unwrap();
-    assert_eq!(probe.joined().await, Ok(true));
-    drop(probe);
-    assert_eq!(peer.until_closed().await, []);
 }
 
 #[tokio::test(start_paused = true)]

@@ -415,7 +415,9 @@ async fn answers_of_every_kind_reach_their_calls() {
                         Query::Dead { .. } => QueryAnswer::Dead { rows: vec![], next: None },
                         Query::Unconfirmed { .. } => QueryAnswer::Unconfirmed { rows: vec![], next: None },
                         Query::Status => QueryAnswer::Status(Status { sessions: 3, ..Status::default() }),
-                        Query::Cluster | Query::Broker | Query::Drain { .. } => QueryAnswer::Done,
+                        Query::Cluster | Query::Broker | Query::Drain { .. } | Query::Ready => {
+                            QueryAnswer::Done
+                        }
                     };
                     peer.send(ServerMessage::Answer { corr, answer }).await;
                 }

@@ -55,6 +55,7 @@ fn answer_weight(answer: &QueryAnswer) -> usize {
             let of = |c: &ClientView| size_of::<ClientView>() + names(c);
             size_of_val(view.partitions.as_slice()) + view.clients.iter().map(of).sum::<usize>()
         }
+        QueryAnswer::Ready(why) => why.iter().map(|why| size_of::<String>() + why.len()).sum(),
         _ => 0,
     }
 }

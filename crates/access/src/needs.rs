@@ -98,7 +98,7 @@ pub fn of_query(query: &Query) -> Requirement<'_> {
         Query::Get(Target::Id(_)) | Query::Dead { .. } | Query::Unconfirmed { .. } => {
             Requirement::Somewhere(Verb::Read)
         }
-        Query::Status | Query::Cluster | Query::Broker => Requirement::Everywhere(Verb::Read),
+        Query::Status | Query::Cluster | Query::Broker | Query::Ready => Requirement::Everywhere(Verb::Read),
         Query::Drain { .. } => Requirement::Everywhere(Verb::Operate),
     }
 }

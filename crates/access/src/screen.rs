@@ -41,6 +41,7 @@ pub fn screen(who: &Principal, answer: &mut QueryAnswer) {
         | QueryAnswer::Broker(_)
         | QueryAnswer::Failed { .. }
         | QueryAnswer::Moved { .. }
-        | QueryAnswer::Done => {}
+        | QueryAnswer::Done
+        | QueryAnswer::Ready(_) => {}
     }
 }

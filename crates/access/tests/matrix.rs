@@ -91,6 +91,7 @@ fn messages() -> Vec<(ClientMessage, Verb, [bool; 4])> {
         (query(Query::Status), Verb::Read, EVERYWHERE),
         (query(Query::Cluster), Verb::Read, EVERYWHERE),
         (query(Query::Broker), Verb::Read, EVERYWHERE),
+        (query(Query::Ready), Verb::Read, EVERYWHERE),
         (query(Query::Drain { broker: "b:1".to_owned(), drain: true }), Verb::Operate, EVERYWHERE),
         (ClientMessage::Peer(PeerRequest::Heartbeat(heartbeat())), Verb::Broker, EVERYWHERE),
     ]

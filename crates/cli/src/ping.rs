@@ -22,10 +22,9 @@ use super::output::{Output, note_error};
 /// no store, costs the same however many timers there are, and is answered also while Redis is
 /// away. A broker that answers that it takes no more clients is there, too.
 ///
-/// --ready: since its start it has joined its cluster besides, so a leader counts on it; it stays
-/// ready when it loses the leader later. A broker that runs alone is ready once it answers. Whether
-/// it can do its work, such as reach Redis, is what its /readyz and mtimer status say. Exit code 3:
-/// it is not there; 13: it is there and not ready.
+/// --ready: it can do its work, too: it says of itself what its /readyz says, such as that it has
+/// joined its cluster and reaches Redis. If it cannot, the reasons are shown. Exit code 3: it is not
+/// there; 13: it is there and not ready.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  mtimer ping\n  mtimer ping --ready --broker 10.0.0.5:7400 --timeout 500ms\n  \
@@ -49,7 +48,7 @@ pub(crate) struct Ping {
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = moment::span, default_value = "2s")]
     #[arg(help_heading = "Connection")]
     timeout: Duration,
-    /// Fail unless it has joined its cluster
+    /// Fail unless it is ready, as its /readyz says
     #[arg(long)]
     ready: bool,
     #[command(flatten)]
@@ -116,21 +115,20 @@ impl Ping {
             Err(error) => return Err(error.into()),
         };
         let took = probe.ping().await?;
-        let joined = if self.ready { Some(probe.joined().await?) } else { None };
-        let info = probe.info();
-        if joined == Some(false) {
-            let cluster = &info.cluster;
-            let text =
-                format!("{broker} is there, but has not joined cluster {cluster}: it waits for the leader");
+        let unready = if self.ready { probe.unready().await? } else { Vec::new() };
+        if !unready.is_empty() {
+            let text = format!("{broker} is there, but not ready: {}", unready.join("; "));
             return Err(Failure::new(Exit::NotNow, text));
         }
+        let info = probe.info();
+        let ready = self.ready.then_some(true);
         let object = json!({
             "broker": info.broker, "cluster": info.cluster, "software": info.software,
-            "ping_us": u64::try_from(took.as_micros()).unwrap_or(u64::MAX), "ready": joined,
+            "ping_us": u64::try_from(took.as_micros()).unwrap_or(u64::MAX), "ready": ready,
         });
-        let joined = if self.ready { " and has joined it" } else { "" };
+        let ready = if self.ready { " and ready" } else { "" };
         let (broker, cluster, us) = (&info.broker, &info.cluster, took.as_micros());
-        let text = format!("{broker} of cluster {cluster} is there{joined}: {us} us");
+        let text = format!("{broker} of cluster {cluster} is there{ready}: {us} us");
         Ok(Pong { object, text })
     }
 }

@@ -14,6 +14,8 @@ use crate::request::ErrorCode;
 const MAX_ROWS: usize = MAX_PAGE as usize;
 /// Most counters of a status.
 const MAX_COUNTERS: usize = 1_000;
+/// Most reasons why a broker is not ready.
+const MAX_REASONS: usize = 100;
 /// Most destinations with parked timers that a status names.
 pub const MAX_PARKED_DESTINATIONS: usize = 10;
 
@@ -53,6 +55,8 @@ pub enum Query {
         /// Whether to empty it, or to end that.
         drain: bool,
     },
+    /// Whether this broker is ready, as its `/readyz` says. Asks neither the store nor others.
+    Ready,
 }
 
 /// The answer to a question.
@@ -96,6 +100,8 @@ pub enum QueryAnswer {
     Broker(BrokerView),
     /// To [`Query::Drain`]: the leader has taken note; the topology shows how far it is.
     Done,
+    /// To [`Query::Ready`]: why it is not, for people; empty if it is.
+    Ready(#[serde(deserialize_with = "at_most::<MAX_REASONS, _, _>")] Vec<String>),
 }
 
 /// A timer as `get` shows it.

@@ -246,6 +246,7 @@ fn from_client() -> impl Strategy<Value = ClientMessage> {
             corr,
             query: Query::Drain { broker, drain }
         }),
+        any::<u64>().prop_map(|corr| ClientMessage::Query { corr, query: Query::Ready }),
         any::<u64>().prop_map(ClientMessage::Ping),
         heartbeat().prop_map(|beat| ClientMessage::Peer(PeerRequest::Heartbeat(beat))),
     ]

@@ -208,7 +208,8 @@ fn one_that_has_not_joined_is_there_and_not_ready_and_stops_in_good_order() {
     let ready = http_get(&http, "/readyz");
     assert!(ready.starts_with("HTTP/1.1 503 ") && ready.contains("not joined"), "{ready}");
     let waits = run(&["ping", "--ready", "--json", "--broker", &listen]).code(13).json();
-    assert!(waits["message"].as_str().unwrap().contains("has not joined cluster shop"), "{waits}");
+    let why = format!("{listen} is there, but not ready: the broker has not joined its cluster yet");
+    assert_eq!(waits["message"], why, "{waits}");
     broker.signal("TERM");
     assert_eq!(broker.wait(), (0, String::new()));
     // It joins once it can.

@@ -23,6 +23,16 @@ fn tells_no_false_zero(broker: &Broker) {
     assert!(text.contains("the store could not be counted: what it holds is as of "), "{text}");
 }
 
+/// `ping --ready` gives the reasons of `/readyz`, and no others.
+fn ping_is_as_ready_as_readyz(broker: &Broker) {
+    let (is_ready, page) = broker.readyz();
+    let pinged = broker.run(&["ping", "--ready"]).code(if is_ready { 0 } else { 13 });
+    let (_, why) = page.split_once("\r\n\r\n").unwrap();
+    let reasons = why.trim_end().replace('\n', "; ");
+    let words = if is_ready { " and ready: " } else { &format!(" but not ready: {reasons}") };
+    assert!(format!("{}{}", pinged.out, pinged.err).contains(words), "{pinged:?} is not {page}");
+}
+
 #[test]
 fn what_a_store_holds_that_is_frozen_or_gone() {
     let mut redis = Server::start();
@@ -45,6 +55,7 @@ fn what_a_store_holds_that_is_frozen_or_gone() {
     wait_for("it is back", || (broker.status()["stored_age_ms"] == 0).then_some(()));
     redis.kill();
     wait_for("it is noticed", || (!broker.readyz().0).then_some(()));
+    ping_is_as_ready_as_readyz(&broker);
     wait_for("the last count for metrics is too old", || {
         broker.metric("mtimer_stored_timers{state=\"pending\"}").is_none().then_some(())
     });
@@ -64,8 +75,10 @@ fn a_server_that_begins_to_evict() {
     );
     let (is_ready, why) = broker.readyz();
     assert!(!is_ready && why.contains("maxmemory-policy"), "{why}");
+    ping_is_as_ready_as_readyz(&broker);
     let _: () = redis.call(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
     wait_for("it is ready again", || (broker.readyz().0).then_some(()));
+    ping_is_as_ready_as_readyz(&broker);
 }
 
 #[test]
@@ -82,6 +95,7 @@ fn an_address_that_nobody_reaches() {
     assert_eq!(broker.metric("mtimer_address_reached"), Some(0.0));
     let (is_ready, why) = broker.readyz();
     assert!(!is_ready && why.contains(&nowhere), "{why}");
+    ping_is_as_ready_as_readyz(&broker);
     assert_eq!(broker.metric("mtimer_partitions_owned"), Some(0.0));
     assert_eq!(other.metric("mtimer_partitions_owned"), Some(2.0));
     let problems = other.run(&["cluster", "status"]).ok().out;

@@ -42,6 +42,8 @@ impl Engine {
             }
             Query::Status => self.ask_for_count(session, corr, About::Status),
             Query::Broker => self.ask_for_count(session, corr, About::Broker),
+            // The shell knows: it puts the reasons in.
+            Query::Ready => self.answer(session, corr, QueryAnswer::Ready(Vec::new())),
             // The shell answers these itself where there is a cluster.
             Query::Cluster | Query::Drain { .. } => {
                 let message = "this broker has no cluster around it".to_owned();

@@ -129,6 +129,7 @@ pub fn from_client() -> Vec<(&'static str, ClientMessage)> {
         ("query-cluster", query(Query::Cluster)),
         ("query-broker", query(Query::Broker)),
         ("query-drain", query(Query::Drain { broker: "b2.example:7400".into(), drain: true })),
+        ("query-ready", query(Query::Ready)),
         ("client-ping", ClientMessage::Ping(1)),
         ("client-pong", ClientMessage::Pong(u64::MAX)),
         ("goodbye", ClientMessage::Goodbye),
@@ -275,6 +276,8 @@ fn answers() -> Vec<(&'static str, ServerMessage)> {
         ("answer-cluster", answer(QueryAnswer::Cluster(cluster_view()))),
         ("answer-broker", answer(QueryAnswer::Broker(broker_view()))),
         ("answer-done", answer(QueryAnswer::Done)),
+        ("answer-ready", answer(QueryAnswer::Ready(vec![]))),
+        ("answer-not-ready", answer(QueryAnswer::Ready(vec!["no".into()]))),
     ]
 }
 

@@ -385,12 +385,13 @@ impl<B: Backend> World<B> {
     }
 
     fn query(&mut self, program: &mut Program<'_>) {
-        let query = match program.byte() % 6 {
+        let query = match program.byte() % 7 {
             0 => Query::Get(self.target(program)),
             1 => Query::Dead { group: None, app: None, cursor: None, limit: 2 },
             2 => Query::Unconfirmed { cursor: Some((program.byte().into(), 1)), limit: u32::MAX },
             3 => Query::Status,
             4 => Query::Broker,
+            5 => Query::Ready,
             _ => Query::Cluster,
         };
         if let Some(session) = self.session(program) {
