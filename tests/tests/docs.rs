@@ -68,6 +68,25 @@ fn messages_that_are_explained_are_in_the_code() {
     assert!(unknown.is_empty(), "no source has these: {unknown:#?}");
 }
 
+#[test]
+fn rows_of_tables_have_the_cells_of_their_head() {
+    let mut wrong = Vec::new();
+    for document in documents() {
+        let mut head = None;
+        for line in prose(&read(&document)).lines() {
+            if !line.starts_with('|') {
+                head = None;
+                continue;
+            }
+            let cells = line.replace(r"\|", "").matches('|').count();
+            if *head.get_or_insert(cells) != cells {
+                wrong.push(format!("{document}: {}", line.chars().take(60).collect::<String>()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "rows that are in another table:\n{}", wrong.join("\n"));
+}
+
 /// The prose without what stands between backticks.
 fn without_code(text: &str) -> String {
     prose(text).split('`').step_by(2).collect()
