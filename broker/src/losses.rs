@@ -12,11 +12,12 @@ pub(crate) const SHOWN_MS: u64 = 3_600_000;
 
 /// Kinds of losses, by the names of what is told: how many, how long ago the first was and the
 /// last, ms.
-const KINDS: [[&str; 3]; 4] = [
+const KINDS: [[&str; 3]; 5] = [
     ["rolled_back_lately", "rolled_back_first_ms", "rolled_back_last_ms"],
     ["dead_letters_lately", "dead_letters_first_ms", "dead_letters_last_ms"],
     ["unconfirmed_lately", "unconfirmed_first_ms", "unconfirmed_last_ms"],
     ["log_dropped_lately", "log_dropped_first_ms", "log_dropped_last_ms"],
+    ["lost_slots_lately", "lost_slots_first_ms", "lost_slots_last_ms"],
 ];
 
 /// What was lost since the start, by kind.
@@ -30,6 +31,8 @@ pub(crate) struct LossTotals {
     pub(crate) unconfirmed: u64,
     /// Records of the store's log that were dropped before they were safe.
     pub(crate) log_dropped: u64,
+    /// Slots with timers that the store has lost.
+    pub(crate) lost_slots: u64,
 }
 
 /// See the module.
@@ -50,8 +53,8 @@ struct RecentLoss {
 impl Losses {
     /// Takes note of how much was lost by now.
     pub(crate) fn look(&mut self, now: Time, totals: LossTotals) {
-        let LossTotals { rolled_back, dead_letters, unconfirmed, log_dropped } = totals;
-        let totals = [rolled_back, dead_letters, unconfirmed, log_dropped];
+        let LossTotals { rolled_back, dead_letters, unconfirmed, log_dropped, lost_slots } = totals;
+        let totals = [rolled_back, dead_letters, unconfirmed, log_dropped, lost_slots];
         let before = std::mem::replace(&mut self.totals, totals);
         for ((lately, total), before) in self.lately.iter_mut().zip(totals).zip(before) {
             lately.take_if(|loss| now.ms_since(loss.last) > SHOWN_MS);
@@ -105,9 +108,10 @@ mod tests {
     #[test]
     fn each_kind_is_counted_by_itself() {
         let mut losses = Losses::default();
-        let totals = LossTotals { rolled_back: 1, dead_letters: 2, unconfirmed: 3, log_dropped: 4 };
+        let totals =
+            LossTotals { rolled_back: 1, dead_letters: 2, unconfirmed: 3, log_dropped: 4, lost_slots: 5 };
         losses.look(NOW, totals);
         let counts: Vec<u64> = losses.numbers(NOW).step_by(3).map(|(_, n)| n).collect();
-        assert_eq!(counts, [1, 2, 3, 4]);
+        assert_eq!(counts, [1, 2, 3, 4, 5]);
     }
 }

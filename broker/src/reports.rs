@@ -18,7 +18,7 @@ use mtimer_core::figures::{
     BUCKETS_MS, Backlog, DEAD_REASONS, Durations, Figures, REFUSALS, RedeliveryCause, Tallies,
 };
 use mtimer_store::Store;
-use mtimer_store::counters::{LOG_DROPPED_RECORDS, LOG_REPLAYED_RECORDS};
+use mtimer_store::counters::{LOG_DROPPED_RECORDS, LOG_REPLAYED_RECORDS, LOST_SLOTS};
 use mtimer_types::{Destination, Time};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, interval_at};
@@ -354,14 +354,15 @@ impl LogReport {
 }
 
 /// What was lost since the start.
-fn lost_by_now(observed: &Observed, log_dropped: u64) -> LossTotals {
+fn lost_by_now(observed: &Observed, of_store: impl Fn(&str) -> u64) -> LossTotals {
     let rolled_back = ENDS.iter().position(|reason| *reason == "rolled_back");
     let Figures { tallies, counters, .. } = &observed.engine;
     LossTotals {
         rolled_back: rolled_back.map_or(0, |at| observed.lanes.ended[at]),
         dead_letters: tallies.dead.iter().sum(),
         unconfirmed: counters.get(Counter::Unconfirmed as usize).copied().unwrap_or(0),
-        log_dropped,
+        log_dropped: of_store(LOG_DROPPED_RECORDS),
+        lost_slots: of_store(LOST_SLOTS),
     }
 }
 
@@ -389,7 +390,7 @@ pub(crate) async fn run(
         let of_store = |name| stored.iter().find(|(other, _)| *other == name).map_or(0, |(_, n)| *n);
         let replayed = of_store(LOG_REPLAYED_RECORDS);
         reporter.partitions(replayed, observed.lanes.ended).iter().for_each(LogReport::log);
-        reporter.losses.look(observed.now, lost_by_now(&observed, of_store(LOG_DROPPED_RECORDS)));
+        reporter.losses.look(observed.now, lost_by_now(&observed, of_store));
         reporter.store(&observed.lanes.calls).iter().for_each(LogReport::log);
         let doubtful = counters.read().get(ShellCounter::ClockDoubtful);
         counters.note_troubles(reporter.troubles(observed.now, &observed.engine, doubtful));

@@ -162,6 +162,7 @@ impl Scrape {
         let of = |name| find(name).unwrap_or(0);
         out.one(&m::STORE_REPLAYED, of(counters::LOG_REPLAYED_RECORDS))?;
         out.one(&m::STORE_LOG_DROPPED, of(counters::LOG_DROPPED_RECORDS))?;
+        out.one(&m::STORE_LOST_SLOTS, of(counters::LOST_SLOTS))?;
         out.one(&m::STORE_LOG_BYTES, of(counters::LOG_BYTES))?;
         out.one(&m::STORE_UNPROTECTED, of(counters::UNPROTECTED_MASTERS))?;
         out.one(&m::STORE_EVICTING, of(counters::EVICTING_MASTERS))?;

@@ -63,6 +63,7 @@ metrics! {
     Gauge STORE_UNREACHABLE = "mtimer_store_unreachable_partitions", "Owned partitions whose store cannot be reached";
     Counter STORE_REPLAYED = "mtimer_store_replayed_records_total", "Log records applied again because Redis had lost them";
     Counter STORE_LOG_DROPPED = "mtimer_store_log_dropped_records_total", "Log records dropped for want of memory before they were safe";
+    Counter STORE_LOST_SLOTS = "mtimer_store_lost_slots_total", "Slots with timers that Redis had lost when their owner read them";
     Gauge STORE_LOG_BYTES = "mtimer_store_log_bytes", "Memory of the log of last writes";
     Gauge STORE_UNCONFIRMED = "mtimer_store_unconfirmed_partitions", "Partitions of which too few replicas confirm what is written (redis-replicated)";
     Gauge STORE_LOG_AT_RISK = "mtimer_store_log_at_risk", "1 if a failover of Redis may lose answered writes, else 0";

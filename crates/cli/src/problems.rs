@@ -19,7 +19,7 @@ const NAMED: usize = 5;
 type Sentence = fn(u64, &Status) -> String;
 
 /// Counters that are 0 while all is well, and the sentence for any other value. The gravest first.
-const PROBLEMS: [(&str, Sentence); 27] = [
+const PROBLEMS: [(&str, Sentence); 28] = [
     ("clock_standstill_ms", |ms, status| {
         format!(
             "time has stood still for {} and goes on in {}: the deciding clock was set back (that of Redis; without it, \
@@ -84,6 +84,15 @@ const PROBLEMS: [(&str, Sentence); 27] = [
              broker's log says more",
             counted(ownerships, "ownership"),
             when(status, "rolled_back")
+        )
+    }),
+    ("lost_slots_lately", |slots, status| {
+        let verb = if slots == 1 { "was" } else { "were" };
+        format!(
+            "Redis has lost timers: {} that had some {verb} found empty {}; the broker's log names the first: compare your own \
+             records with mtimer get by key",
+            counted(slots, "slot"),
+            when(status, "lost_slots")
         )
     }),
     ("log_dropped_lately", |records, status| {
@@ -316,6 +325,7 @@ mod tests {
             ("refused_not_replicated_lately", 1, "too few replicas have confirmed in time"),
             ("stored_unknown_partitions", 3, "what the store holds of 3 partitions is not known"),
             ("stored_age_ms", 61_000, "what it holds is as of 1m 1s ago"),
+            ("lost_slots_lately", 1, "Redis has lost timers: 1 slot that had some was found empty 0s ago"),
             ("log_dropped_lately", 2, "2 records of the last writes were dropped"),
             ("unconfirmed_lately", 1, "1 timer delivered at most once had no outcome"),
             ("not_ready", 2, "not ready: "),

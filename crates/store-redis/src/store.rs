@@ -195,12 +195,13 @@ impl Store for RedisStore {
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        let LogStatus { bytes, dropped, replayed, at_risk_since } = self.log_status();
+        let LogStatus { bytes, dropped, replayed, lost_slots, at_risk_since } = self.log_status();
         let unconfirmed = self.shared.quorum.as_ref().map_or(0, |quorum| quorum.shortage.partitions());
         vec![
             (counters::LOG_BYTES, bytes as u64),
             (counters::LOG_DROPPED_RECORDS, dropped),
             (counters::LOG_REPLAYED_RECORDS, replayed),
+            (counters::LOST_SLOTS, lost_slots),
             (counters::LOG_AT_RISK, at_risk_since.is_some().into()),
             (counters::UNCONFIRMED_PARTITIONS, unconfirmed as u64),
             (counters::UNPROTECTED_MASTERS, self.unprotected_masters().len() as u64),

@@ -4,6 +4,7 @@ mod support;
 
 use std::time::Duration;
 
+use mtimer_store::counters::LOST_SLOTS;
 use mtimer_store::{Answer, Health, LaneError, ScheduleAnswer, Store};
 use mtimer_store_redis::test_support::TestCluster;
 use mtimer_store_redis::{RedisOptions, RedisStore};
@@ -187,6 +188,7 @@ async fn a_slot_that_is_lost_while_its_hash_slot_migrates_is_told_of() {
     cluster.nodes[to].call::<()>(&["DEL", &lost]);
     assert_eq!(owner.load(now() + 24 * 3_600_000).await.len(), 1);
     assert_eq!(lines.with("a slot with timers is empty"), 1);
+    assert!(owner.store.counters().contains(&(LOST_SLOTS, 1)));
     assert_eq!(owner.one(schedule(&timer(now() + 600_000, 5))).await, NEW);
 }
 

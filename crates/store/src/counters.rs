@@ -7,6 +7,8 @@ pub const LOG_BYTES: &str = "store_log_bytes";
 pub const LOG_DROPPED_RECORDS: &str = "store_log_dropped_records_total";
 /// Records that the store had lost and that were applied again.
 pub const LOG_REPLAYED_RECORDS: &str = "store_log_replayed_records_total";
+/// Slots with timers that the store had lost when its owner read them.
+pub const LOST_SLOTS: &str = "store_lost_slots_total";
 /// 1 if a failover or a restart of the store may lose what was answered, else 0.
 pub const LOG_AT_RISK: &str = "store_log_at_risk";
 /// Partitions of which replicas did not confirm in time what was last written, at level

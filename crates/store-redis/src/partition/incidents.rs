@@ -1,6 +1,8 @@
 //! Lines of the log about what mostly happens to many partitions at the same time: the first
 //! partition has a line, and the others have one only with the level debug.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use mtimer_store::FirstLine;
 use mtimer_types::{Epoch, PartitionId};
 
@@ -11,6 +13,8 @@ pub(crate) struct Incidents {
     losses: FirstLine,
     early_releases: FirstLine,
     lost_keys: FirstLine,
+    /// Slots with timers that were found empty.
+    lost_slots: AtomicU64,
 }
 
 /// Logs an event at a level if `line` is due, otherwise at the level debug.
@@ -46,6 +50,7 @@ impl Incidents {
     /// The store has lost a key, whatever it says of sequence numbers: as when a node fails over
     /// while it takes over a hash slot.
     pub(super) fn lost_key(&self, partition: PartitionId, key: &str) {
+        self.lost_slots.fetch_add(1, Ordering::Relaxed);
         log_first!(
             self.lost_keys,
             error,
@@ -54,6 +59,11 @@ impl Incidents {
             "a slot with timers is empty: the store lost keys, perhaps by a failover while a hash slot migrated; timers \
              that were answered are gone, perhaps also of other partitions"
         );
+    }
+
+    /// How many slots with timers the store has lost, as far as that was noticed.
+    pub(super) fn lost_slots(&self) -> u64 {
+        self.lost_slots.load(Ordering::Relaxed)
     }
 
     /// The store has lost writes that the log cannot restore. `stored` and `ours`: epochs and

@@ -44,6 +44,8 @@ pub struct LogStatus {
     pub dropped: u64,
     /// Writes that the store had lost and that were applied again, since it was opened.
     pub replayed: u64,
+    /// Slots with timers that the store had lost when they were read, since it was opened.
+    pub lost_slots: u64,
     /// Since when what was answered may be lost: some of the dropped writes, or of the
     /// acquisitions, are not known to be safe; the master lacks writes that are not applied again
     /// yet; or Sentinels are not heard, which may have replaced the master.
@@ -96,7 +98,8 @@ impl LogBudget {
         let gaps = self.gaps();
         let bytes = self.used.load(Ordering::Relaxed);
         let replayed = self.replayed.load(Ordering::Relaxed);
-        LogStatus { bytes, dropped: gaps.dropped, replayed, at_risk_since: gaps.since }
+        let lost_slots = self.incidents.lost_slots();
+        LogStatus { bytes, dropped: gaps.dropped, replayed, lost_slots, at_risk_since: gaps.since }
     }
 
     fn gaps(&self) -> MutexGuard<'_, Gaps> {
@@ -395,7 +398,10 @@ mod tests {
         log.push(record(5));
         assert!(budget.status().at_risk_since.is_some());
         drop(log);
-        assert_eq!(budget.status(), LogStatus { bytes: 0, dropped: 3, replayed: 0, at_risk_since: None });
+        assert_eq!(
+            budget.status(),
+            LogStatus { bytes: 0, dropped: 3, replayed: 0, lost_slots: 0, at_risk_since: None }
+        );
     }
 
     #[test]
@@ -481,6 +487,9 @@ mod tests {
     fn without_memory_nothing_is_kept_or_promised() {
         let log = log(0);
         assert!(log.is_empty());
-        assert_eq!(log.budget.status(), LogStatus { bytes: 0, dropped: 0, replayed: 0, at_risk_since: None });
+        assert_eq!(
+            log.budget.status(),
+            LogStatus { bytes: 0, dropped: 0, replayed: 0, lost_slots: 0, at_risk_since: None }
+        );
     }
 }
