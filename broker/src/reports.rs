@@ -387,7 +387,7 @@ pub(crate) async fn run(
         let Ok(observed) = observed.await else { return Ok(()) };
         reporter.look(observed.now, &observed.engine).iter().for_each(LogReport::log);
         let stored = store.counters();
-        let of_store = |name| stored.iter().find(|(other, _)| *other == name).map_or(0, |(_, n)| *n);
+        let of_store = |name: &str| stored.iter().find(|(other, _)| *other == name).map_or(0, |(_, n)| *n);
         let replayed = of_store(LOG_REPLAYED_RECORDS);
         reporter.partitions(replayed, observed.lanes.ended).iter().for_each(LogReport::log);
         reporter.losses.look(observed.now, lost_by_now(&observed, of_store));

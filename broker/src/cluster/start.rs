@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout_at};
 use super::board::Board;
 use super::event::{Order, PeerEvent};
 use super::solo::{Solo, raise_term};
-use super::taken::{AddressReach, BrokerIdentity, claim};
+use super::taken::{AddressReach, AddressWatch, BrokerIdentity};
 use super::task::{ClusterTask, ClusterTaskParts};
 use super::{ORDERS, PEER_EVENTS, SOFTWARE};
 use crate::access::AccessControl;
@@ -122,8 +122,9 @@ pub(crate) async fn set_up_member(
     };
     let acquirer = Acquirer::new(store, &address, topology_out, policy, highest, Arc::default(), counters);
     let (own, cluster) = (address.clone(), options.cluster.clone());
+    let watch = AddressWatch { address: own, cluster, access, identity, seen: reach_in };
     let look = async move {
-        claim(own, cluster, SOFTWARE, &access, &identity, reach_in, orders_in).await;
+        watch.run(orders_in).await;
         Ok(())
     };
     let (membership, joined) = membership(board, orders, reach.clone());

@@ -5,11 +5,12 @@
 //! partitions from each other for as long as both run, because a cluster takes the later one for a
 //! restart of the earlier one. Of two that find the address free at the same moment, the one to
 //! which it leads goes on, and the other stops.
-//! Invariant: a broker that has been reached at its address once does not stop because of it, nor
-//! is it looked for there again.
+//! Invariant: a broker that has been reached at its address once does not stop because of it, and
+//! keeps its partitions. If it is not reached there later, it is not ready and says so.
 //! Not in here: an address that leads to this machine from wherever it is tried (`localhost`). The
 //! leader refuses the heartbeats of the second broker, unless the leader is one of the two.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -17,12 +18,17 @@ use mtimer_protocol::{Role, Welcome};
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 
+use super::SOFTWARE;
 use super::event::Order;
 use super::link::connect;
 use crate::access::{AccessControl, PeerCredentials};
 
 /// How often it is looked who answers, until it is this broker.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often it is looked again once it was this broker.
+const WATCH_EVERY: Duration = Duration::from_secs(15);
+/// So many of these looks fail in a row before it counts: one alone may fail on a busy machine.
+const FAILURES: u32 = 3;
 
 /// How a broker recognises itself: by a hello with a random number of its own.
 #[derive(Debug)]
@@ -42,6 +48,11 @@ impl BrokerIdentity {
             self.met.store(true, Ordering::Release);
         }
     }
+
+    /// Says whether it has met itself since it was last asked.
+    fn has_met(&self) -> bool {
+        self.met.swap(false, Ordering::AcqRel)
+    }
 }
 
 /// Whether this broker is reached at the address that it advertises.
@@ -49,13 +60,19 @@ impl BrokerIdentity {
 pub(crate) enum AddressReach {
     /// It has not looked yet.
     Unknown,
-    /// It was, once.
     Reached,
     /// It has never been; why, for people.
     Unreached(String),
+    /// It was, and is not any more; why, for people.
+    Lost(String),
 }
 
 impl AddressReach {
+    /// Whether this broker was reached at its address once.
+    pub(crate) fn was_reached(&self) -> bool {
+        matches!(self, Self::Reached | Self::Lost(_))
+    }
+
     /// Returns why clients are better sent elsewhere, if they are.
     pub(crate) fn problem(&self) -> Option<String> {
         match self {
@@ -65,6 +82,9 @@ impl AddressReach {
             }
             Self::Unreached(why) => {
                 Some(format!("nobody reaches this broker at its advertised address: {why}"))
+            }
+            Self::Lost(why) => {
+                Some(format!("nobody reaches this broker at its advertised address any more: {why}"))
             }
         }
     }
@@ -95,7 +115,7 @@ pub(crate) async fn who_answers(
     let answer = connect(address, software.to_owned(), own, Role::Observer, identity.client).await;
     match answer {
         // It is met before it is welcomed, or refused.
-        _ if identity.met.load(Ordering::Acquire) => AddressHolder::This,
+        _ if identity.has_met() => AddressHolder::This,
         Ok((_, welcome)) if is_same(&welcome, address, cluster) => AddressHolder::Another,
         Ok((_, welcome)) => {
             let name = welcome.broker.as_deref().unwrap_or("one without a cluster");
@@ -108,48 +128,73 @@ pub(crate) async fn who_answers(
     }
 }
 
-/// Looks who answers until it is this broker, and tells what it has seen. If it is another one,
-/// orders the end of this one.
-pub(crate) async fn claim(
-    address: String,
-    cluster: String,
-    software: &str,
-    access: &AccessControl,
-    identity: &BrokerIdentity,
-    seen: watch::Sender<AddressReach>,
-    orders: mpsc::Sender<Order>,
-) {
-    let look = async {
-        loop {
-            match who_answers(&address, &cluster, software, access.peer_credentials(), identity).await {
-                AddressHolder::This => return note(&seen, AddressReach::Reached),
-                AddressHolder::Another => break,
-                AddressHolder::Nobody(why) => note(&seen, AddressReach::Unreached(why)),
-            }
-            sleep(LOOK_EVERY).await;
-        }
-        // If nobody takes it, the broker has ended already.
-        let _ = orders.send(Order::AddressTaken { address, cluster }).await;
-    };
-    tokio::select! {
-        () = look => {}
-        () = orders.closed() => {}
-    }
+/// Looks who answers at this broker's address, and tells what it has seen.
+pub(crate) struct AddressWatch {
+    pub(crate) address: String,
+    pub(crate) cluster: String,
+    pub(crate) access: Arc<AccessControl>,
+    pub(crate) identity: Arc<BrokerIdentity>,
+    pub(crate) seen: watch::Sender<AddressReach>,
 }
 
-/// Tells what was seen; the first failure and its end have a line of the log each.
-fn note(seen: &watch::Sender<AddressReach>, now: AddressReach) {
-    let before = seen.send_replace(now.clone());
-    match (before, now) {
-        (AddressReach::Unknown, AddressReach::Unreached(why)) => tracing::warn!(
-            why,
-            "nobody reaches this broker at its advertised address: it is not ready and is given no partitions; \
-             correct --advertise, or the network"
-        ),
-        (AddressReach::Unreached(_), AddressReach::Reached) => {
-            tracing::info!("this broker is reached at its advertised address");
+impl AddressWatch {
+    /// Looks until the engine's task has ended. If another broker answers before this one was
+    /// reached, orders the end of this one.
+    pub(crate) async fn run(self, orders: mpsc::Sender<Order>) {
+        tokio::select! {
+            () = self.look(LOOK_EVERY, WATCH_EVERY) => {}
+            () = orders.closed() => return,
         }
-        _ => {}
+        // If nobody takes it, the broker has ended already.
+        let _ = orders.send(Order::AddressTaken { address: self.address, cluster: self.cluster }).await;
+    }
+
+    /// Looks every so often until this broker is reached, and then after each `watch_every`.
+    /// Returns when another broker has the address, and this one was never reached there.
+    async fn look(&self, every: Duration, watch_every: Duration) {
+        let mut failures = 0;
+        loop {
+            let own = self.access.peer_credentials();
+            let holder = who_answers(&self.address, &self.cluster, SOFTWARE, own, &self.identity).await;
+            let was_reached = self.seen.borrow().was_reached();
+            failures = if holder == AddressHolder::This { 0 } else { failures + 1 };
+            match holder {
+                AddressHolder::This => self.note(AddressReach::Reached),
+                AddressHolder::Another if !was_reached => return,
+                AddressHolder::Nobody(why) if !was_reached => self.note(AddressReach::Unreached(why)),
+                AddressHolder::Nobody(why) if failures >= FAILURES => self.note(AddressReach::Lost(why)),
+                AddressHolder::Another if failures >= FAILURES => {
+                    let why = format!("another broker of the cluster answers at {}", self.address);
+                    self.note(AddressReach::Lost(why));
+                }
+                AddressHolder::Nobody(_) | AddressHolder::Another => {}
+            }
+            sleep(if was_reached { watch_every } else { every }).await;
+        }
+    }
+
+    /// Tells what was seen; the first failure and its end have a line of the log each.
+    fn note(&self, now: AddressReach) {
+        let before = self.seen.borrow().clone();
+        match (&before, &now) {
+            (AddressReach::Unknown, AddressReach::Unreached(why)) => tracing::warn!(
+                why,
+                "nobody reaches this broker at its advertised address: it is not ready and is given no partitions; \
+                 correct --advertise, or the network"
+            ),
+            (AddressReach::Reached, AddressReach::Lost(why)) => tracing::warn!(
+                why,
+                "nobody reaches this broker at its advertised address any more: it is not ready, and keeps its \
+                 partitions; clients may not reach it either: mend the network, or correct --advertise"
+            ),
+            (AddressReach::Unreached(_) | AddressReach::Lost(_), AddressReach::Reached) => {
+                tracing::info!("this broker is reached at its advertised address");
+            }
+            _ => {}
+        }
+        if before != now {
+            self.seen.send_replace(now);
+        }
     }
 }
 
@@ -160,7 +205,48 @@ fn is_same(welcome: &Welcome, address: &str, cluster: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use tokio::net::TcpListener;
+    use tokio::time::timeout;
+    use tokio_util::task::AbortOnDropHandle;
+
     use super::*;
+    use crate::access::AccessOptions;
+
+    const SOON: Duration = Duration::from_millis(5);
+
+    /// Takes connections as this broker does, until it is dropped.
+    fn take_connections(listener: TcpListener, identity: Arc<BrokerIdentity>) -> AbortOnDropHandle<()> {
+        AbortOnDropHandle::new(tokio::spawn(async move {
+            while let Ok((_connection, _)) = listener.accept().await {
+                identity.meet(identity.client);
+            }
+        }))
+    }
+
+    #[tokio::test]
+    async fn an_address_that_is_not_reached_any_more_and_then_again() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let (seen, mut reach) = watch::channel(AddressReach::Unknown);
+        let identity = Arc::new(BrokerIdentity::random());
+        let access = Arc::new(AccessControl::open(AccessOptions::default()).unwrap());
+        let cluster = "c".to_owned();
+        let watch =
+            AddressWatch { address: address.clone(), cluster, access, identity: identity.clone(), seen };
+        let _looks = AbortOnDropHandle::new(tokio::spawn(async move { watch.look(SOON, SOON).await }));
+        let mut becomes = async |is: fn(&AddressReach) -> bool| {
+            let seen = timeout(Duration::from_secs(30), reach.wait_for(is)).await;
+            seen.expect("in time").unwrap().problem()
+        };
+        let open = take_connections(listener, identity.clone());
+        assert_eq!(becomes(|reach| *reach == AddressReach::Reached).await, None);
+        drop(open);
+        let why = becomes(|reach| matches!(reach, AddressReach::Lost(_))).await.unwrap();
+        let words = format!("nobody reaches this broker at its advertised address any more: {address}: ");
+        assert!(why.starts_with(&words), "{why}");
+        let _open = take_connections(TcpListener::bind(&address).await.unwrap(), identity);
+        assert_eq!(becomes(|reach| *reach == AddressReach::Reached).await, None);
+    }
 
     #[test]
     fn only_the_same_address_in_the_same_cluster_is_taken() {

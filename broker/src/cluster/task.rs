@@ -165,12 +165,12 @@ impl ClusterTask {
         self.parts.node.handle(now, input);
     }
 
-    /// Tells the node which partitions this broker cannot serve now: all, if nobody reaches it at
-    /// its address.
+    /// Tells the node which partitions this broker cannot serve now: all, if nobody has ever reached
+    /// it at its address. One that was reached keeps them: perhaps only the way to itself is broken.
     fn tell_unreachable(&mut self) {
-        let is_reached = *self.parts.reach.borrow() == AddressReach::Reached;
+        let was_reached = self.parts.reach.borrow().was_reached();
         let all = || (0..self.parts.partitions).map(PartitionId).collect();
-        self.tell(NodeInput::Unreachable(if is_reached { self.away.clone() } else { all() }));
+        self.tell(NodeInput::Unreachable(if was_reached { self.away.clone() } else { all() }));
     }
 
     /// Notes which brokers the cluster has lost; each has a line of the log, and another when it is

@@ -74,7 +74,7 @@ metrics! {
 
     Gauge LEADER = "mtimer_leader", "1 if this broker leads its cluster, else 0; 1 where there is no cluster";
     Gauge LOST_BROKERS = "mtimer_lost_brokers", "Brokers that the cluster has lost within the last hour and that have not come back";
-    Gauge ADDRESS_REACHED = "mtimer_address_reached", "1 if this broker was reached at the address that it advertises, or has none; else 0";
+    Gauge ADDRESS_REACHED = "mtimer_address_reached", "1 if this broker is reached at the address that it advertises, or has none; else 0";
     Gauge TERM = "mtimer_term", "Highest term of a leader that this broker has seen; 0 where there is no cluster";
     Counter CLUSTER_EVENTS = "mtimer_cluster_events_total", "What has happened to this broker's part in the cluster, by event";
     Gauge PARTITIONS_OWNED = "mtimer_partitions_owned", "Partitions that this broker owns";

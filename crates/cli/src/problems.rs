@@ -62,8 +62,8 @@ const PROBLEMS: [(&str, Sentence); 28] = [
     ("address_unreached", |brokers, _| {
         let who = if brokers == 1 { "a broker".to_owned() } else { counted(brokers, "broker") };
         format!(
-            "nobody reaches {who} at the advertised address, so clients cannot either, and no partitions are given to it: \
-             correct --advertise, or the network; its log says why"
+            "nobody reaches {who} at the advertised address, so clients may not either (one that was never reached there \
+             is given no partitions): correct --advertise, or the network; its log says why"
         )
     }),
     ("not_ready", |_, _| {
