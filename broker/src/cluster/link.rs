@@ -116,9 +116,9 @@ pub(super) async fn connect(
             _ => Err("its first message is no answer to a hello".to_owned()),
         }
     };
-    timeout(STEP, shake)
-        .await
-        .unwrap_or_else(|_| Err(format!("no connection within {} ms", STEP.as_millis())))
+    timeout(STEP, shake).await.unwrap_or_else(|_| {
+        Err(format!("no handshake within {} ms: is it an mtimer broker?", STEP.as_millis()))
+    })
 }
 
 /// Carries messages until something ends it; says what.

@@ -255,7 +255,8 @@ fn listed(count: usize, names: impl Iterator<Item = String>) -> String {
 
 /// Says why operations were refused.
 fn refused(operations: u64, why: &str) -> String {
-    format!("{} were not answered OK within the last 10 s: {why}", counted(operations, "operation"))
+    let verb = if operations == 1 { "was" } else { "were" };
+    format!("{} {verb} not answered OK within the last 10 s: {why}", counted(operations, "operation"))
 }
 
 /// When losses of this kind began and when the last one was.
@@ -315,7 +316,11 @@ mod tests {
             ),
             ("address_unreached", 1, "nobody reaches a broker at the advertised address"),
             ("address_unreached", 2, "nobody reaches 2 brokers at the advertised address"),
-            ("refused_unavailable_lately", 1, "the store is away or takes no writes"),
+            (
+                "refused_unavailable_lately",
+                1,
+                "1 operation was not answered OK within the last 10 s: the store is away or takes no writes",
+            ),
             (
                 "refused_store_full_lately",
                 2,
