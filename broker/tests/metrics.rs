@@ -119,6 +119,7 @@ impl Store for Counting {
     fn counters(&self) -> Vec<(&'static str, u64)> {
         vec![
             (counters::DISK_FREE_BYTES, 77),
+            (counters::DISK_LEVEL, 2),
             (counters::LOG_BYTES, 11),
             (counters::LOG_DROPPED_RECORDS, 12),
             (counters::LOG_REPLAYED_RECORDS, 13),
@@ -138,6 +139,7 @@ async fn a_scrape_has_exactly_what_is_documented() {
     let text = scrape(&broker).await;
     for (name, expected) in [
         ("mtimer_store_disk_free_bytes", 77.0),
+        ("mtimer_store_disk_level", 2.0),
         ("mtimer_store_log_bytes", 11.0),
         ("mtimer_store_log_dropped_records_total", 12.0),
         ("mtimer_store_replayed_records_total", 13.0),

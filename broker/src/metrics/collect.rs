@@ -158,6 +158,9 @@ impl Scrape {
         if let Some(free) = find(counters::DISK_FREE_BYTES) {
             out.one(&m::STORE_DISK_FREE, free)?;
         }
+        if let Some(level) = find(counters::DISK_LEVEL) {
+            out.one(&m::STORE_DISK_LEVEL, level)?;
+        }
         // Of a store that keeps no log they are 0.
         let of = |name| find(name).unwrap_or(0);
         out.one(&m::STORE_REPLAYED, of(counters::LOG_REPLAYED_RECORDS))?;

@@ -70,6 +70,7 @@ metrics! {
     Gauge STORE_UNPROTECTED = "mtimer_store_unprotected_masters", "Masters of Redis without an append-only file and without replicas";
     Gauge STORE_EVICTING = "mtimer_store_evicting_masters", "Masters of Redis that may evict keys when their memory is full";
     Gauge STORE_DISK_FREE = "mtimer_store_disk_free_bytes", "Free space on the disk of the embedded store";
+    Gauge STORE_DISK_LEVEL = "mtimer_store_disk_level", "2 if new timers are refused for want of space on the disk of the embedded store, 1 if that is near, else 0";
     Counter LANES_ENDED = "mtimer_partition_ownerships_ended_total", "Ownerships of a partition that ended, by reason: fenced, rolled_back, broken, released";
 
     Gauge LEADER = "mtimer_leader", "1 if this broker leads its cluster, else 0; 1 where there is no cluster";
