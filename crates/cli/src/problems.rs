@@ -130,7 +130,8 @@ const PROBLEMS: [(&str, Sentence); 28] = [
         match level {
             1 => format!("the disk of the data directory is nearly full: {free} bytes are free"),
             _ => format!(
-                "the disk of the data directory is full: {free} bytes are free, new timers are refused"
+                "new timers are refused: the disk of the data directory has {free} bytes free, and the store needs more; \
+                 its log says how much"
             ),
         }
     }),
