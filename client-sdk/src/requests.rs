@@ -258,9 +258,10 @@ impl Requests {
             let (late, sent): (BTreeMap<_, _>, _) =
                 std::mem::take(&mut connection.sent).into_iter().partition(|(_, f)| f.first.horizon <= now);
             connection.sent = sent;
-            for call in late.into_values().flat_map(RequestFrame::into_calls) {
+            for mut call in late.into_values().flat_map(RequestFrame::into_calls) {
                 let reason = format!("no answer within {} ms", self.answer_timeout.as_millis());
-                call.waiter.answer(Err(unknown(&reason)));
+                call.waiter.lost();
+                call.waiter.give_up(now, &reason);
             }
         }
         queued

@@ -313,3 +313,16 @@ fn a_call_finds_its_way_to_the_owner() {
     world.requests.reply(session, corr, vec![OpReply::Done], world.now, &mut world.routes).unwrap();
     assert_eq!(world.answers[0].try_recv().unwrap(), Ok(OpReply::Done));
 }
+
+#[test]
+fn what_was_stored_is_so_called_if_a_repeat_is_not_answered() {
+    let mut world = World::new();
+    world.ask();
+    world.send(0).unwrap();
+    world.answer(0, 2).unwrap();
+    world.step(Step::Wait(5_000)).unwrap();
+    world.send(0).unwrap();
+    world.step(Step::Wait(REPEAT_HORIZON_MS)).unwrap();
+    let error = world.answers[0].try_recv().unwrap().unwrap_err();
+    assert!(matches!(error, RequestError::NotReplicated { .. }), "{error:?}");
+}
