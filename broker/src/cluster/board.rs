@@ -52,6 +52,11 @@ impl Board {
         self.changed.notify_one();
     }
 
+    /// Whether this broker is to give everything up.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.state().stop
+    }
+
     /// How it is now; what has ended is told once.
     pub(crate) fn take(&self) -> Posted {
         let mut state = self.state();

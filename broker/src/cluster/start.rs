@@ -122,7 +122,8 @@ pub(crate) async fn set_up_member(
     };
     let acquirer = Acquirer::new(store, &address, topology_out, policy, highest, Arc::default(), counters);
     let (own, cluster) = (address.clone(), options.cluster.clone());
-    let watch = AddressWatch { address: own, cluster, access, identity, seen: reach_in };
+    let watch =
+        AddressWatch { address: own, cluster, access, identity, board: board.clone(), seen: reach_in };
     let look = async move {
         watch.run(orders_in).await;
         Ok(())

@@ -19,6 +19,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 
 use super::SOFTWARE;
+use super::board::Board;
 use super::event::Order;
 use super::link::connect;
 use crate::access::{AccessControl, PeerCredentials};
@@ -134,6 +135,7 @@ pub(crate) struct AddressWatch {
     pub(crate) cluster: String,
     pub(crate) access: Arc<AccessControl>,
     pub(crate) identity: Arc<BrokerIdentity>,
+    pub(crate) board: Arc<Board>,
     pub(crate) seen: watch::Sender<AddressReach>,
 }
 
@@ -175,6 +177,10 @@ impl AddressWatch {
 
     /// Tells what was seen; the first failure and its end have a line of the log each.
     fn note(&self, now: AddressReach) {
+        // One that stops takes no connections while its handlers finish: that is no failure.
+        if self.board.is_stopping() {
+            return;
+        }
         let before = self.seen.borrow().clone();
         match (&before, &now) {
             (AddressReach::Unknown, AddressReach::Unreached(why)) => tracing::warn!(
@@ -231,8 +237,15 @@ mod tests {
         let identity = Arc::new(BrokerIdentity::random());
         let access = Arc::new(AccessControl::open(AccessOptions::default()).unwrap());
         let cluster = "c".to_owned();
-        let watch =
-            AddressWatch { address: address.clone(), cluster, access, identity: identity.clone(), seen };
+        let (board, own) = (Arc::new(Board::default()), identity.clone());
+        let watch = AddressWatch {
+            address: address.clone(),
+            cluster,
+            access,
+            identity: own,
+            board: board.clone(),
+            seen,
+        };
         let _looks = AbortOnDropHandle::new(tokio::spawn(async move { watch.look(SOON, SOON).await }));
         let mut becomes = async |is: fn(&AddressReach) -> bool| {
             let seen = timeout(Duration::from_secs(30), reach.wait_for(is)).await;
@@ -244,8 +257,13 @@ mod tests {
         let why = becomes(|reach| matches!(reach, AddressReach::Lost(_))).await.unwrap();
         let words = format!("nobody reaches this broker at its advertised address any more: {address}: ");
         assert!(why.starts_with(&words), "{why}");
-        let _open = take_connections(TcpListener::bind(&address).await.unwrap(), identity);
+        let open = take_connections(TcpListener::bind(&address).await.unwrap(), identity);
         assert_eq!(becomes(|reach| *reach == AddressReach::Reached).await, None);
+        // A broker that stops takes no connections any more.
+        board.stop();
+        drop(open);
+        let lost = reach.wait_for(|reach| *reach != AddressReach::Reached);
+        assert!(timeout(20 * SOON, lost).await.is_err());
     }
 
     #[test]
