@@ -90,7 +90,7 @@ pub(crate) async fn keep(
         alone_since: None,
     };
     pool.serve(DialTarget::Seed, first, handle);
-    loop {
+    while !pool.state.token.is_cancelled() {
         pool.plan();
         tokio::select! {
             event = pool.tasks.join_next(), if !pool.tasks.is_empty() => {
@@ -150,9 +150,14 @@ impl Pool {
     }
 
     /// Logs the end of a connection. What is tried until there is another one is not logged.
+    ///
+    /// A client that closes wants its connections to end. What is left open then is in the result
+    /// of [`Client::close`](crate::Client::close).
     fn say_lost(&mut self, open: &OpenConnection, session: u64, end: &LinkError) {
         let broker = open.name.as_deref().unwrap_or(&open.address);
-        if self.open.is_empty() {
+        if self.state.is_closing() {
+            tracing::info!(broker, session, reason = %end, "disconnected while the client closes");
+        } else if self.open.is_empty() {
             self.alone_since = Some(Instant::now());
             tracing::warn!(broker, session, reason = %end, "the last connection is lost, and is tried again until a broker answers");
         } else if matches!(end, LinkError::Left) {
@@ -234,3 +239,6 @@ impl Pool {
         self.trying.insert(key, task);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,7 +16,7 @@ use crate::clock::ClientClock;
 use crate::counters::{ClientCounters, count};
 use crate::handle::SessionHandle;
 use crate::link::BrokerConnection;
-use crate::router::{Losses, Router};
+use crate::router::{ClientStage, Losses, Router};
 use crate::settings::Settings;
 use crate::settling::OutgoingOutcome;
 use crate::spread::Spreader;
@@ -119,6 +119,11 @@ impl ClientState {
         self.clock.forget(handle.session);
         self.changed(losses);
         self.tell_connected();
+    }
+
+    /// Whether the client closes, or is closed.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.router.locked().stage != ClientStage::Open
     }
 
     /// Publishes whether there is a connection. Of several calls at once the last one sees what all
@@ -336,4 +341,4 @@ pub(crate) fn info(broker: &str, w: &Welcome) -> Info {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

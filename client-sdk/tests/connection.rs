@@ -9,7 +9,7 @@ use mtimer_client::{
     Callback, Client, ConnectError, ErrorCode, Outcome, RegisterError, RequestError, Schedule, ScheduleError,
     TimerId, limits,
 };
-use mtimer_protocol::{Delivery, MAGIC, OpReply, Role, ServerMessage, UNASKED_PONG, VERSION};
+use mtimer_protocol::{ClientMessage, Delivery, MAGIC, OpReply, Role, ServerMessage, UNASKED_PONG, VERSION};
 use tokio::time::Instant;
 
 #[tokio::test(start_paused = true)]
@@ -378,5 +378,30 @@ async fn the_loss_of_the_last_connection_and_its_return_are_said_once() {
             assert!(line.contains(&format!("broker=\"{}\"", broker.address)), "{line}");
         }
         client.close().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_ends_while_the_client_closes_is_not_called_lost() {
+    let (log, _guard) = TextLog::start();
+    let broker = Broker::start().await;
+    for in_order in [true, false] {
+        let (client, mut peer) = broker.connect().await;
+        let ends = async {
+            loop {
+                match peer.recv().await {
+                    ClientMessage::Goodbye => break,
+                    ClientMessage::Query { .. } => {}
+                    other => panic!("not the end: {other:?}"),
+                }
+            }
+            if in_order {
+                peer.send(ServerMessage::Closing).await;
+            }
+            drop(peer);
+        };
+        let (closed, ()) = tokio::join!(client.close(), ends);
+        closed.unwrap();
+        assert_eq!(log.text(), "", "in order: {in_order}");
     }
 }

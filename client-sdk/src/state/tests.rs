@@ -5,7 +5,7 @@ use tokio_util::codec::FramedRead;
 use super::*;
 use crate::router::tests::welcome;
 
-async fn connection(listener: &TcpListener) -> BrokerConnection {
+pub(crate) async fn connection(listener: &TcpListener) -> BrokerConnection {
     let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (read, write) = mtimer_tls::Stream::Plain(stream).into_split();
     let frames = FramedRead::new(read, frame_codec(crate::limits::MAX_FRAME));
