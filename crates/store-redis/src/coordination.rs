@@ -1,8 +1,8 @@
 //! The lease on Redis, and which masters answer.
 //!
-//! Campaign, renew, resign and publish are one script each, on three keys that share a hash slot.
-//! Every call ends within [`CALL`], whatever the servers do: a leader must know in time that it
-//! cannot renew. So these calls have connections of their own, on which nothing waits behind a
+//! Campaign, look, renew, resign and publish are one script each, on three keys that share a hash
+//! slot. Every call ends within [`CALL`], whatever the servers do: a leader must know in time that
+//! it cannot renew. So these calls have connections of their own, on which nothing waits behind a
 //! partition's work. The lease is advice, and replicas are not waited for.
 //!
 //! Not in here: when to campaign, renew or resign.
@@ -14,7 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
-use mtimer_store::{Campaigned, Candidate, Coordination, Lease, StoreError, StoreFuture};
+use mtimer_store::{Campaigned, Candidate, Coordination, Lease, LeaseHolder, StoreError, StoreFuture};
 use mtimer_types::{PartitionId, Term};
 use redis::{Cmd, ToRedisArgs, Value, cmd};
 use tokio::time::timeout;
@@ -80,6 +80,16 @@ impl Coordination for RedisCoordination {
     fn campaign(&self, candidate: Candidate) -> StoreFuture<Campaigned> {
         let this = self.0.clone();
         async move { this.campaign(candidate).await }.boxed()
+    }
+
+    fn holder(&self) -> StoreFuture<Option<LeaseHolder>> {
+        let this = self.0.clone();
+        async move {
+            let command = Script::Holder.command(&[&this.leader]);
+            held(&this.ask(command).await?)
+                .ok_or_else(|| StoreError::Unusable(format!("{} cannot be read", this.leader)))
+        }
+        .boxed()
     }
 
     fn renew(&self, lease: Lease, ttl_ms: u64) -> StoreFuture<bool> {
@@ -179,15 +189,25 @@ impl Inner {
 
 /// Reads the answer of `campaign.lua`.
 fn campaigned(answer: &Value) -> Option<Campaigned> {
-    let [kind, second, third] = answer.items() else { return None };
-    if kind.text()? == "WON" {
-        let published = third.bytes().map(Bytes::copy_from_slice);
-        return Some(Campaigned::Won { term: Term(second.number()?), published });
+    if let [kind, term, published] = answer.items()
+        && kind.text()? == "WON"
+    {
+        let published = published.bytes().map(Bytes::copy_from_slice);
+        return Some(Campaigned::Won { term: Term(term.number()?), published });
     }
-    let remaining_ms = third.number();
-    let held = String::from_utf8_lossy(second.bytes()?);
-    let (address, term) = holder(&held).unwrap_or_else(|| (cut(&held), 0));
-    Some(Campaigned::Held { address: address.to_owned(), term: Term(term), remaining_ms })
+    let LeaseHolder { address, term, remaining_ms } = held(answer)??;
+    Some(Campaigned::Held { address, term, remaining_ms })
+}
+
+/// Reads the answer of `holder.lua`; that of `campaign.lua` is the same if the lease is another's.
+fn held(answer: &Value) -> Option<Option<LeaseHolder>> {
+    let [_held, what, ms] = answer.items() else {
+        return matches!(answer.items(), [free] if free.text() == Some("FREE")).then_some(None);
+    };
+    let text = String::from_utf8_lossy(what.bytes()?);
+    let (address, term) = holder(&text).unwrap_or_else(|| (cut(&text), 0));
+    let (address, remaining_ms) = (address.to_owned(), ms.number());
+    Some(Some(LeaseHolder { address, term: Term(term), remaining_ms }))
 }
 
 /// Address and term of `address incarnation term`, if it is that.

@@ -22,6 +22,9 @@ pub trait Coordination: Send + Sync + 'static {
     /// [`Store::raise_term`](crate::Store::raise_term), and above what the candidate has seen.
     fn campaign(&self, candidate: Candidate) -> StoreFuture<Campaigned>;
 
+    /// Says who has the lease, and takes nothing; `None`: nobody has it.
+    fn holder(&self) -> StoreFuture<Option<LeaseHolder>>;
+
     /// Makes the lease last `ttl_ms` from now, if it still is the caller's; `false`: it is not, and
     /// the caller leads no more.
     fn renew(&self, lease: Lease, ttl_ms: u64) -> StoreFuture<bool>;
@@ -71,6 +74,17 @@ pub enum Campaigned {
         /// How long the lease lasts if it is not renewed, ms; `None`: it never runs out by itself.
         remaining_ms: Option<u64>,
     },
+}
+
+/// Who has the lease, for one that does not campaign. The same as in [`Campaigned::Held`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LeaseHolder {
+    /// Its address; whatever the key holds, if mtimer has not written it.
+    pub address: String,
+    /// Its term; 0 if mtimer has not written it.
+    pub term: Term,
+    /// How long the lease lasts if it is not renewed, ms; `None`: it never runs out by itself.
+    pub remaining_ms: Option<u64>,
 }
 
 /// A lease that was won.

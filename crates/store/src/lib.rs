@@ -29,7 +29,7 @@ pub mod record;
 pub mod view;
 
 pub use address::without_password;
-pub use coordination::{Campaigned, Candidate, Coordination, Lease};
+pub use coordination::{Campaigned, Candidate, Coordination, Lease, LeaseHolder};
 pub use cursor::LoadCursor;
 pub use error::{AcquireError, LaneError, LaneFuture, StoreError, StoreFuture};
 pub use first_line::FirstLine;

@@ -12,8 +12,8 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
 use mtimer_store::conformance::{self, Fault, Harness, Site, Unsupported};
 use mtimer_store::{
-    Acquire, AcquireError, Acquired, Campaigned, Candidate, Coordination, Lease, MemoryStore, OwnerRecord,
-    Store, StoreClock, StoreError, StoreFuture, StoreInfo,
+    Acquire, AcquireError, Acquired, Campaigned, Candidate, Coordination, Lease, LeaseHolder, MemoryStore,
+    OwnerRecord, Store, StoreClock, StoreError, StoreFuture, StoreInfo,
 };
 use mtimer_types::{PartitionId, Term};
 
@@ -46,6 +46,8 @@ enum Flaw {
     FirstPublishedStays,
     /// Others are not told the holder's term.
     HolderUnknown,
+    /// Whoever looks is told that the lease is free.
+    HolderHidden,
     /// Others are told that the lease never runs out.
     RemainingUnknown,
     /// A store that is away is taken for a lease that is lost.
@@ -216,6 +218,12 @@ impl Coordination for BrokenLease {
         ready(answer.map(|answer| self.after(&candidate, answer))).boxed()
     }
 
+    fn holder(&self) -> StoreFuture<Option<LeaseHolder>> {
+        let held = Self::now(self.inner.holder());
+        let held = held.map(|held| if self.has(Flaw::HolderHidden) { None } else { held });
+        ready(held).boxed()
+    }
+
     fn renew(&self, lease: Lease, ttl_ms: u64) -> StoreFuture<bool> {
         let lease = self.anybodys(Flaw::RenewedByAnybody, lease);
         let holds = self.shared(|shared| shared.won.as_ref() == Some(&lease));
@@ -288,6 +296,7 @@ noticed! {
     what_was_published_is_lost: PublishedLost by "the_next_winner_gets_what_was_published_last";
     what_was_published_first_stays: FirstPublishedStays by "the_next_winner_gets_what_was_published_last";
     the_holder_is_unknown: HolderUnknown by "somebody_else_sees_who_has_it";
+    the_holder_is_hidden: HolderHidden by "a_look_says_who_has_it_and_takes_nothing";
     the_rest_of_it_is_unknown: RemainingUnknown by "somebody_else_sees_who_has_it";
     away_is_taken_for_lost: AwayIsLost by "while_the_store_is_away_nothing_is_answered";
     what_cannot_be_reached_is_hidden: UnreachableHidden by "while_the_store_is_away_nothing_is_answered";

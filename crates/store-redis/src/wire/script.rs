@@ -36,6 +36,7 @@ scripts! {
     ApplyFreeing = "apply_freeing" in "apply.lua",
     Campaign = "campaign" in "campaign.lua",
     Facts = "facts" in "facts.lua",
+    Holder = "holder" in "holder.lua",
     Publish = "publish" in "publish.lua",
     RaiseTerm = "raise_term" in "raise_term.lua",
     Renew = "renew" in "renew.lua",

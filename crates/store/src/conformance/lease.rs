@@ -13,7 +13,7 @@ use mtimer_types::{PartitionId, Term};
 use super::harness::Fault;
 use super::kit::Kit;
 use super::values::unique;
-use crate::{Campaigned, Candidate, Coordination, Lease, StoreError, StoreFuture};
+use crate::{Campaigned, Candidate, Coordination, Lease, LeaseHolder, StoreError, StoreFuture};
 
 const LONG: u64 = 10 * 60_000;
 const SHORT: u64 = 20;
@@ -98,6 +98,10 @@ impl Broker {
         }
     }
 
+    async fn look(&self) -> Option<LeaseHolder> {
+        sure(|| self.store.holder()).await
+    }
+
     async fn publish(&self, lease: &Lease, topology: &'static [u8]) -> bool {
         sure(|| self.store.publish(lease.clone(), Bytes::from_static(topology))).await
     }
@@ -155,6 +159,24 @@ pub(super) async fn somebody_else_sees_who_has_it(mut kit: Kit) {
     // Having asked changes nothing.
     two.lose_to(&lease).await;
     assert!(one.renew(&lease, LONG).await);
+}
+
+pub(super) async fn a_look_says_who_has_it_and_takes_nothing(mut kit: Kit) {
+    let Some((one, two)) = brokers(&mut kit).await else { return };
+    assert_eq!(one.look().await, None);
+    let lease = two.win(LONG).await;
+    for broker in [&one, &two] {
+        let LeaseHolder { address, term, remaining_ms } = broker.look().await.expect("it is held");
+        assert_eq!((address, term), (lease.address.clone(), lease.term));
+        assert!(remaining_ms.is_some_and(|ms| (1..=LONG).contains(&ms)), "{remaining_ms:?} of {LONG} ms");
+    }
+    assert!(two.resign(&lease).await);
+    assert_eq!(two.look().await, None);
+    two.win(SHORT).await;
+    while one.look().await.is_some() {
+        tokio::task::yield_now().await;
+    }
+    one.win(LONG).await;
 }
 
 pub(super) async fn a_repeated_campaign_keeps_its_term(mut kit: Kit) {
@@ -357,6 +379,7 @@ pub(super) async fn while_the_store_is_away_nothing_is_answered(mut kit: Kit) {
     }
     let away = |answer: Option<StoreError>| assert!(matches!(answer, Some(StoreError::Unavailable(_))));
     away(two.store.campaign(two.candidate(LONG)).await.err());
+    away(two.store.holder().await.err());
     away(one.store.renew(lease.clone(), LONG).await.err());
     away(one.store.resign(lease.clone()).await.err());
     away(one.store.publish(lease.clone(), Bytes::from_static(b"lost")).await.err());

@@ -340,6 +340,7 @@ macro_rules! conformance_list {
             lease {
                 the_first_campaign_wins,
                 somebody_else_sees_who_has_it,
+                a_look_says_who_has_it_and_takes_nothing,
                 a_repeated_campaign_keeps_its_term,
                 another_life_of_the_holder_wins_at_once,
                 of_many_candidates_one_wins,

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::lease::StoredLease;
 use super::partition::Reachability;
 use super::shared::MemoryState;
-use crate::coordination::{Campaigned, Candidate, Coordination, Lease};
+use crate::coordination::{Campaigned, Candidate, Coordination, Lease, LeaseHolder};
 use crate::error::{StoreError, StoreFuture};
 
 /// One broker's view of the lease.
@@ -54,6 +54,18 @@ impl Coordination for MemoryCoordination {
             };
             state.held = Some((Lease { address, incarnation, term }, until));
             Campaigned::Won { term, published: state.published.clone() }
+        })
+    }
+
+    fn holder(&self) -> StoreFuture<Option<LeaseHolder>> {
+        self.answer(|state| {
+            let (held, until) = state.held.as_ref()?;
+            let remaining = until.saturating_duration_since(Instant::now()).as_millis();
+            Some(LeaseHolder {
+                address: held.address.clone(),
+                term: held.term,
+                remaining_ms: Some(u64::try_from(remaining).unwrap_or(u64::MAX)),
+            })
         })
     }
 
