@@ -145,6 +145,8 @@ pub(crate) struct ShellCounters {
     node: Mutex<NodeCounters>,
     /// Brokers that the cluster has lost, and since when, monotonic ms.
     lost: Mutex<Vec<(String, u64)>>,
+    /// The leader that this broker has not reached for a while, and why.
+    unreached_leader: Mutex<Option<(String, String)>>,
     /// Owned partitions whose store did not answer when the cluster's task last looked.
     unreachable: AtomicUsize,
     /// See [`Self::note_credentials`].
@@ -163,6 +165,7 @@ impl Default for ShellCounters {
             shell: std::array::from_fn(|_| AtomicU64::new(0)),
             node: Mutex::default(),
             lost: Mutex::default(),
+            unreached_leader: Mutex::default(),
             unreachable: AtomicUsize::new(0),
             expiring: AtomicUsize::new(0),
             stale: AtomicUsize::new(0),
@@ -254,6 +257,16 @@ impl ShellCounters {
     /// See [`Self::note_lost`]; none without a cluster.
     pub(crate) fn lost_brokers(&self) -> Vec<(String, u64)> {
         self.lost.lock().clone()
+    }
+
+    /// Notes which leader this broker has not reached for a while, and why.
+    pub(crate) fn note_unreached_leader(&self, leader: Option<(String, String)>) {
+        *self.unreached_leader.lock() = leader;
+    }
+
+    /// See [`Self::note_unreached_leader`]; none without a cluster.
+    pub(crate) fn unreached_leader(&self) -> Option<(String, String)> {
+        self.unreached_leader.lock().clone()
     }
 
     /// Notes what `mtimer status` is to tell of what is wrong now, by name.

@@ -56,8 +56,9 @@ impl LeaderConnection {
                 Ok((frames, _)) => carry(frames, waiting, &events).await,
                 Err(why) => why,
             };
+            tracing::debug!(address, why, "no link to the leader");
             // Nobody listens any more if the connection was dropped.
-            let _ = events.send(LinkEvent::Down(format!("{address}: {why}"))).await;
+            let _ = events.send(LinkEvent::Down(why)).await;
         };
         Self { out, events: coming, _task: AbortOnDropHandle::new(tokio::spawn(task)) }
     }

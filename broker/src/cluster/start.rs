@@ -80,6 +80,7 @@ pub(crate) struct Joining {
     joined: watch::Receiver<bool>,
     reach: watch::Receiver<AddressReach>,
     began: Instant,
+    counters: Arc<ShellCounters>,
     /// Of a broker alone: why the store is away, if it is.
     alone: Option<Arc<Outage>>,
 }
@@ -120,7 +121,8 @@ pub(crate) async fn set_up_member(
         at_once: ACQUIRE_AT_ONCE,
         superseded: Superseded::Wait,
     };
-    let acquirer = Acquirer::new(store, &address, topology_out, policy, highest, Arc::default(), counters);
+    let acquirer =
+        Acquirer::new(store, &address, topology_out, policy, highest, Arc::default(), counters.clone());
     let (own, cluster) = (address.clone(), options.cluster.clone());
     let watch =
         AddressWatch { address: own, cluster, access, identity, board: board.clone(), seen: reach_in };
@@ -133,7 +135,7 @@ pub(crate) async fn set_up_member(
         clock,
         acquirer: Arc::new(acquirer),
         membership,
-        joining: Joining { joined, reach, began: Instant::now(), alone: None },
+        joining: Joining { joined, reach, began: Instant::now(), counters, alone: None },
         address: Some(address),
         peers: Some(peers),
         tasks: vec![("cluster", Box::pin(task.run())), ("address", Box::pin(look))],
@@ -165,15 +167,15 @@ pub(crate) async fn set_up_alone(
         superseded: Superseded::End,
     };
     let (_, nobody) = watch::channel(None);
-    let acquirer =
-        Acquirer::new(store, &local.to_string(), nobody, policy, Arc::default(), outage.clone(), counters);
+    let (local, highest) = (local.to_string(), Arc::default());
+    let acquirer = Acquirer::new(store, &local, nobody, policy, highest, outage.clone(), counters.clone());
     let (_, reach) = watch::channel(AddressReach::Reached);
     let (membership, joined) = membership(board, orders, reach.clone());
     Ok(ClusterSetup {
         clock: Arc::new(clock),
         acquirer: Arc::new(acquirer),
         membership,
-        joining: Joining { joined, reach, began, alone: Some(outage) },
+        joining: Joining { joined, reach, began, counters, alone: Some(outage) },
         address: None,
         peers: None,
         tasks: vec![("cluster", Box::pin(task.run()))],
@@ -209,7 +211,11 @@ impl Joining {
             None => {
                 let none =
                     || "there is no leader that has given it anything, or the store is away".to_owned();
-                let why = self.reach.borrow().problem().unwrap_or_else(none);
+                let leader = || {
+                    let (leader, why) = self.counters.unreached_leader()?;
+                    Some(format!("the leader at {leader} cannot be reached: {why}"))
+                };
+                let why = self.reach.borrow().problem().or_else(leader).unwrap_or_else(none);
                 StartError::NotJoined { waited, why }
             }
         })

@@ -1,10 +1,11 @@
 //! Whose the address is that this broker advertises, and whether this broker is reached there.
 //!
 //! Purpose: a broker that is not reached at its address is not ready and is given no partitions,
-//! because clients would look for them there. And two brokers with one address take the lease and
-//! partitions from each other for as long as both run, because a cluster takes the later one for a
-//! restart of the earlier one. Of two that find the address free at the same moment, the one to
-//! which it leads goes on, and the other stops.
+//! because clients would look for them there, and does not lead, because others could not join it.
+//! And two brokers with one address take the lease and partitions from each other for as long as
+//! both run, because a cluster takes the later one for a restart of the earlier one. Of two that
+//! find the address free at the same moment, the one to which it leads goes on, and the other
+//! stops.
 //! Invariant: a broker that has been reached at its address once does not stop because of it, and
 //! keeps its partitions. If it is not reached there later, it is not ready and says so.
 //! Not in here: an address that leads to this machine from wherever it is tried (`localhost`). The
@@ -81,9 +82,10 @@ impl AddressReach {
             Self::Unknown => {
                 Some("this broker has not been reached at its advertised address yet".to_owned())
             }
-            Self::Unreached(why) => {
-                Some(format!("nobody reaches this broker at its advertised address: {why}"))
-            }
+            Self::Unreached(why) => Some(format!(
+                "nobody reaches this broker at its advertised address: {why}; it does not lead and is given no \
+                 partitions"
+            )),
             Self::Lost(why) => {
                 Some(format!("nobody reaches this broker at its advertised address any more: {why}"))
             }
@@ -185,8 +187,8 @@ impl AddressWatch {
         match (&before, &now) {
             (AddressReach::Unknown, AddressReach::Unreached(why)) => tracing::warn!(
                 why,
-                "nobody reaches this broker at its advertised address: it is not ready and is given no partitions; \
-                 correct --advertise, or the network"
+                "nobody reaches this broker at its advertised address: it is not ready, does not lead and is given no \
+                 partitions; correct --advertise, or the network"
             ),
             (AddressReach::Reached, AddressReach::Lost(why)) => tracing::warn!(
                 why,

@@ -104,7 +104,7 @@ impl ClusterTask {
         // Usually it is reached within milliseconds, and nobody ever hears that it was not.
         // An error means that the broker ends.
         _ = self.parts.reach.wait_for(|reach| *reach != AddressReach::Unknown).await;
-        self.tell_unreachable();
+        self.tell_reach();
         loop {
             self.look_at_reach();
             if !self.carry_out().await {
@@ -113,6 +113,7 @@ impl ClusterTask {
             let node = &self.parts.node;
             self.parts.counters.note_node(node.counters(), node.leads(), node.term());
             self.note_lost();
+            self.note_unreached_leader();
             match self.next().await {
                 ClusterTaskEvent::Time => self.tell(NodeInput::Tick),
                 ClusterTaskEvent::Node(NodeInput::Unreachable(partitions)) => {
@@ -123,7 +124,7 @@ impl ClusterTask {
                     self.tell_unreachable();
                 }
                 ClusterTaskEvent::Node(input) => self.tell(input),
-                ClusterTaskEvent::Reach => self.tell_unreachable(),
+                ClusterTaskEvent::Reach => self.tell_reach(),
                 ClusterTaskEvent::Link(event) => self.take_from_link(event),
                 ClusterTaskEvent::Peer(event) => self.take_from_peer(event),
                 ClusterTaskEvent::Board => self.read_board(),
@@ -165,6 +166,13 @@ impl ClusterTask {
         self.parts.node.handle(now, input);
     }
 
+    /// Tells the node whether this broker is reached at its address, and what follows from it.
+    fn tell_reach(&mut self) {
+        let is_reached = *self.parts.reach.borrow() == AddressReach::Reached;
+        self.tell(NodeInput::Reached(is_reached));
+        self.tell_unreachable();
+    }
+
     /// Tells the node which partitions this broker cannot serve now: all, if nobody has ever reached
     /// it at its address. One that was reached keeps them: perhaps only the way to itself is broken.
     fn tell_unreachable(&mut self) {
@@ -191,6 +199,27 @@ impl ClusterTask {
         }
         self.lost = lost.iter().map(|(address, _)| address.clone()).collect();
         self.parts.counters.note_lost(lost);
+    }
+
+    /// Notes which leader this broker does not reach; that has a line of the log.
+    fn note_unreached_leader(&mut self) {
+        let of = |(address, why): (&str, &str)| (address.to_owned(), why.to_owned());
+        let now = self.parts.node.unreached_leader().map(of);
+        let before = self.parts.counters.unreached_leader();
+        if now == before {
+            return;
+        }
+        match &now {
+            Some((leader, why)) if before.is_none_or(|(before, _)| before != *leader) => tracing::warn!(
+                leader,
+                why,
+                "the cluster's leader cannot be reached: this broker cannot join the cluster, or learns of no changes; \
+                 correct that broker's --advertise, or the network between the brokers"
+            ),
+            Some(_) => {}
+            None => tracing::info!("the cluster's leader is reached, or another one leads"),
+        }
+        self.parts.counters.note_unreached_leader(now);
     }
 
     /// Tells the node how things on the board have changed.
@@ -222,7 +251,6 @@ impl ClusterTask {
             LinkEvent::Up => self.tell(NodeInput::LinkUp),
             LinkEvent::Answer(answer) => self.tell(NodeInput::FromLeader(answer)),
             LinkEvent::Down(why) => {
-                tracing::debug!(why, "no link to the leader");
                 self.link = None;
                 self.tell(NodeInput::LinkDown(why));
             }
@@ -350,11 +378,16 @@ impl ClusterTask {
                 let call = bounded(self.parts.store.campaign(candidate));
                 self.call(async move { NodeInput::Campaigned { sent, answer: call.await } });
             }
+            NodeEffect::Look => {
+                let call = bounded(self.parts.store.holder());
+                self.call(async move { NodeInput::Looked { sent, answer: call.await } });
+            }
             NodeEffect::Renew(lease, ttl_ms) => {
                 let call = bounded(self.parts.store.renew(lease, ttl_ms));
                 self.call(async move { NodeInput::Renewed { sent, answer: call.await } });
             }
             NodeEffect::Resign(lease) => {
+                tracing::info!(term = lease.term.0, "this broker gives the lease up");
                 let call = bounded(self.parts.store.resign(lease));
                 self.call(async move {
                     // A lease that is not given up runs out by itself.

@@ -313,3 +313,86 @@ fn an_epoch_that_the_store_has_forgotten_is_not_given_again() {
         assert!(result.is_err_and(|e| e.contains("goes from epoch")), "{which:?} went unnoticed");
     }
 }
+
+#[test]
+fn a_broker_that_nobody_reaches_does_not_lead_whoever_starts_first() {
+    for seed in seeds(30) {
+        let mut world = World::new(seed, Plan { brokers: 3, partitions: 24, sabotage: None });
+        world.cut(Cut::Address(0));
+        world.start(0);
+        world.run(2_000);
+        assert_ne!(world.leader(), Some(0), "seed {seed}");
+        let serves = |w: &World| w.leader().is_some_and(|l| l != 0) && w.orphans() == 0;
+        let took = world.until(6_000, serves);
+        assert!(took.is_some(), "{}\nseed {seed}: nobody serves", world.watch.tail(60));
+        world.run(20_000);
+        let (members, own) = (world.topology().map(|t| t.brokers.len()), cluster_sim::address(0));
+        assert_eq!(members, Some(3), "seed {seed}: it is a member");
+        assert!(world.assigned().iter().flatten().all(|a| *a != own), "seed {seed}: it is given partitions");
+        world.recover();
+        let back = world.until(5_000, |w| w.missing().is_none());
+        assert!(back.is_some(), "seed {seed}: {:?}", world.missing());
+        fine(seed, &world);
+    }
+}
+
+#[test]
+fn a_lone_broker_that_nobody_reaches_waits_and_goes_on_when_it_is_reached() {
+    for seed in seeds(20) {
+        let mut world = World::new(seed, Plan { brokers: 1, partitions: 4, sabotage: None });
+        world.cut(Cut::Address(0));
+        world.run(30_000);
+        assert_eq!((world.leader(), world.orphans()), (None, 4), "seed {seed}");
+        world.recover();
+        let took = world.until(2_000, |w| w.missing().is_none());
+        assert!(took.is_some(), "{}\nseed {seed}: {:?}", world.watch.tail(60), world.missing());
+        fine(seed, &world);
+    }
+}
+
+#[test]
+fn a_leader_that_lost_the_way_to_itself_leads_on_while_others_talk_to_it() {
+    for seed in seeds(20) {
+        let (mut world, leader) = healthy(seed, 3, 24);
+        world.cut(Cut::Way(leader, leader));
+        let before = world.assigned();
+        world.run(60_000);
+        assert_eq!((world.leader(), world.orphans()), (Some(leader), 0), "seed {seed}");
+        assert_eq!(before, world.assigned(), "seed {seed}: something moved");
+        fine(seed, &world);
+    }
+}
+
+#[test]
+fn a_leader_that_nobody_reaches_any_more_makes_room_for_one_that_is_reached() {
+    for seed in seeds(20) {
+        let (mut world, leader) = healthy(seed, 2, 24);
+        world.end(1 - leader, true);
+        world.run(3_000);
+        world.cut(Cut::Address(leader));
+        world.run(10_000);
+        // Alone it owns on, and does not lead.
+        assert_eq!((world.leader(), world.orphans()), (None, 0), "seed {seed}");
+        world.start(1 - leader);
+        let serves = |w: &World| w.leader() == Some(1 - leader) && w.missing().is_none();
+        let took = world.until(10_000, serves);
+        assert!(took.is_some(), "{}\nseed {seed}: {:?}", world.watch.tail(60), world.missing());
+        fine(seed, &world);
+    }
+}
+
+#[test]
+fn if_all_have_lost_the_way_to_themselves_one_leads_all_the_same() {
+    for seed in seeds(20) {
+        let (mut world, leader) = healthy(seed, 3, 24);
+        // As a router that sends no packet back to where it came from.
+        (0..3).for_each(|i| world.cut(Cut::Way(i, i)));
+        world.run(10_000);
+        world.end(leader, true);
+        let took = world.until(20_000, |w| w.leader().is_some() && w.orphans() == 0);
+        assert!(took.is_some(), "{}\nseed {seed}: nobody leads", world.watch.tail(60));
+        world.run(60_000);
+        assert!(world.leader().is_some(), "{}\nseed {seed}: nobody leads", world.watch.tail(60));
+        fine(seed, &world);
+    }
+}

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mtimer_protocol::{BrokerLoad, PeerAnswer, PeerRequest, Topology};
-use mtimer_store::{Campaigned, Candidate, Lease, StoreError};
+use mtimer_store::{Campaigned, Candidate, Lease, LeaseHolder, StoreError};
 use mtimer_types::{Epoch, PartitionId, Term};
 
 /// What an operator can set, and what a process start decides.
@@ -68,6 +68,13 @@ pub enum NodeInput {
         /// The store's answer.
         answer: Result<Campaigned, StoreError>,
     },
+    /// To [`NodeEffect::Look`]; every look is answered, if only with an error.
+    Looked {
+        /// When the request left.
+        sent: u64,
+        /// Who has the lease.
+        answer: Result<Option<LeaseHolder>, StoreError>,
+    },
     /// To [`NodeEffect::Renew`]; every renewal is answered.
     Renewed {
         /// When the request left.
@@ -95,6 +102,9 @@ pub enum NodeInput {
     FromPeer(PeerId, PeerRequest),
     /// That session is closed.
     PeerGone(PeerId),
+    /// Whether this broker is reached at its address, as far as it can tell by itself. It counts as
+    /// reached until this says otherwise.
+    Reached(bool),
     /// The partitions that are currently unreachable (full list).
     Unreachable(Vec<PartitionId>),
     /// This broker acquired a partition.
@@ -115,6 +125,8 @@ pub enum NodeInput {
 pub enum NodeEffect {
     /// Campaign for the lease.
     Campaign(Candidate),
+    /// Look who has it, without taking it.
+    Look,
     /// Renew it, for so many ms.
     Renew(Lease, u64),
     /// Give it up; needs no answer.

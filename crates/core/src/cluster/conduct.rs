@@ -37,6 +37,7 @@ impl Node {
     pub(super) fn take(&mut self, now: u64, input: NodeInput) {
         match input {
             NodeInput::Campaigned { sent, answer } => self.campaigned(now, sent, answer),
+            NodeInput::Looked { sent, answer } => self.looked(now, sent, answer),
             NodeInput::Renewed { sent, answer } => {
                 if self.keeper.renewed(now, sent, answer.ok()) {
                     self.step_down(now, LeadershipEnd::Taken);
@@ -53,7 +54,8 @@ impl Node {
             NodeInput::LinkUp => {
                 self.link.up(now);
             }
-            NodeInput::LinkDown(_) => {
+            NodeInput::LinkDown(why) => {
+                self.trouble.note(now, self.link.to(), why);
                 if self.link.down() {
                     self.counters.add(ClusterCounter::LinksLost, 1);
                     self.keeper.back_off(now);
@@ -66,6 +68,7 @@ impl Node {
                     leadership.members.gone(now, peer);
                 }
             }
+            NodeInput::Reached(reached) => self.reached(now, reached),
             NodeInput::Unreachable(list) => self.unreachable = list,
             NodeInput::Owned(partition, epoch) => self.owned(now, partition, epoch),
             NodeInput::Lost(partition) => self.lost(now, partition),
@@ -102,6 +105,7 @@ impl Node {
                 self.see(now, term);
                 self.see_epoch(epoch);
                 if self.link.heard(now, seq, term) {
+                    self.trouble.end();
                     self.answered = now;
                     self.keeper.rest();
                 }
@@ -140,6 +144,7 @@ impl Node {
             return;
         };
         let (seq, has) = (beat.seq, beat.topology);
+        self.address.heard(now);
         match leadership.members.heartbeat(now, peer, beat) {
             HeartbeatOutcome::Refused(message) => {
                 self.counters.add(ClusterCounter::MembersRefused, 1);
@@ -199,10 +204,17 @@ impl Node {
     pub(super) fn advance(&mut self, now: u64) {
         let changes = self.holdings.due(now);
         self.change_ownership(changes);
+        if self.leadership.is_some() && !self.address.may_lead(now) {
+            self.step_down(now, LeadershipEnd::Unreached);
+        }
         self.decide(now, None);
         let leaves = self.leaves(now);
         match self.link.due(now) {
-            Some(Due::Silent) => self.unlink(now),
+            Some(Due::Silent) => {
+                let ms = self.options.member_timeout_ms;
+                self.trouble.note(now, self.link.to(), format!("it does not answer within {ms} ms"));
+                self.unlink(now);
+            }
             Some(Due::Heartbeat { seq, heard }) => self.beat(seq, heard),
             None => {}
         }
@@ -211,6 +223,7 @@ impl Node {
         }
         if self.wants_lease() {
             match self.keeper.due(now, self.seen) {
+                Some(Ask::Campaign(_)) if !self.may_campaign(now) => self.out.push(NodeEffect::Look),
                 Some(Ask::Campaign(candidate)) => {
                     self.counters.add(ClusterCounter::Campaigns, 1);
                     self.out.push(NodeEffect::Campaign(candidate));

@@ -1,11 +1,14 @@
 //! Winning and losing the lease: what a node does with the store's answers about it, and with terms
 //! that it hears of.
 //!
-//! Not in here: when the store is asked (`lease`), what a leader decides (`leader`).
+//! Not in here: when the store is asked (`lease`), what a leader decides (`leader`), whether a
+//! broker that nobody reaches may lead (`address`).
+
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use mtimer_protocol::{PeerAnswer, Topology, decode};
-use mtimer_store::{Campaigned, Lease, StoreError};
+use mtimer_store::{Campaigned, Lease, LeaseHolder, StoreError};
 use mtimer_types::Term;
 use mtimer_types::limits::MAX_TERM;
 
@@ -25,6 +28,8 @@ pub(super) enum LeadershipEnd {
     Outdated,
     /// This broker stops.
     Resigned,
+    /// Nobody reaches this broker.
+    Unreached,
 }
 
 impl Node {
@@ -43,11 +48,13 @@ impl Node {
     }
 
     pub(super) fn campaigned(&mut self, now: u64, sent: u64, answer: Result<Campaigned, StoreError>) {
-        let valid = self.keeper.answered(sent) && !self.left;
+        let is_wanted = !self.left && (self.leadership.is_some() || self.may_campaign(now));
+        let valid = self.keeper.answered(sent) && is_wanted;
         match answer {
             Ok(Campaigned::Won { term, published }) if valid => self.won(now, sent, term, published),
-            Ok(Campaigned::Won { term, .. }) if self.left => {
-                self.out.push(NodeEffect::Resign(self.lease_of(term)))
+            Ok(Campaigned::Won { term, .. }) if !is_wanted => {
+                self.out.push(NodeEffect::Resign(self.lease_of(term)));
+                self.keeper.back_off(now);
             }
             Ok(Campaigned::Won { .. }) => self.keeper.back_off(now),
             Ok(Campaigned::Held { address, term, remaining_ms }) => {
@@ -56,8 +63,50 @@ impl Node {
                     self.held(now, &address, term, remaining_ms);
                 }
             }
-            Err(_) => self.keeper.failed(now),
+            Err(_) => {
+                self.trouble.end();
+                self.keeper.failed(now);
+            }
         }
+    }
+
+    /// What a broker does that is not to lead: it finds the leader all the same.
+    pub(super) fn looked(&mut self, now: u64, sent: u64, answer: Result<Option<LeaseHolder>, StoreError>) {
+        self.keeper.answered(sent);
+        match answer {
+            Ok(Some(LeaseHolder { address, term, remaining_ms })) => {
+                self.see(now, term);
+                if self.leadership.is_none() {
+                    self.held(now, &address, term, remaining_ms);
+                }
+            }
+            Ok(None) => {
+                self.trouble.end();
+                self.keeper.back_off(now);
+            }
+            Err(_) => {
+                self.trouble.end();
+                self.keeper.failed(now);
+            }
+        }
+    }
+
+    /// Whether this broker is reached has been looked at.
+    pub(super) fn reached(&mut self, now: u64, reached: bool) {
+        if self.address.set(reached) && self.leadership.is_none() && self.link.leader().is_none() {
+            self.keeper.seek(now);
+        }
+    }
+
+    /// Whether it may take the lease, and not only look who has it.
+    ///
+    /// One that nobody reaches any more may, if others are there that may be in the same condition,
+    /// and after it has waited for one of them.
+    pub(super) fn may_campaign(&self, now: u64) -> bool {
+        let me = &self.options.address;
+        let has_others = |t: &Arc<Topology>| t.brokers.iter().any(|broker| broker.address != *me);
+        let others = self.topology.as_ref().is_some_and(has_others);
+        self.address.may_campaign(now, self.answered, others)
     }
 
     pub(super) fn won(&mut self, now: u64, sent: u64, term: Term, published: Option<Bytes>) {
@@ -92,6 +141,8 @@ impl Node {
         if self.link.down() {
             self.out.push(NodeEffect::Disconnect);
         }
+        self.trouble.end();
+        self.address.heard(now);
         self.counters.add(ClusterCounter::TermsLed, 1);
         let adopted = self.topology.as_deref();
         let past = Past { published: published.as_ref(), adopted, silent: silent.as_deref() };
@@ -128,7 +179,7 @@ impl Node {
         match end {
             LeadershipEnd::Expired => self.keeper.seek(now),
             LeadershipEnd::Taken => self.keeper.back_off(now),
-            LeadershipEnd::Outdated => {
+            LeadershipEnd::Outdated | LeadershipEnd::Unreached => {
                 self.out.push(NodeEffect::Resign(leadership.lease));
                 self.keeper.back_off(now);
             }

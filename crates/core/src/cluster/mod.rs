@@ -4,9 +4,10 @@
 //! Purpose: who leads, who is there, who is to own what; and what follows from that for this
 //! broker. A pure state machine: answers of the store, frames of other brokers and the partitions
 //! that the shell owns go in through [`Node::handle`], [`NodeEffect`]s come out. `lease` decides
-//! when to campaign and how long a win counts, `follow` watches the link to the leader, `own`
-//! compares the topology with what is owned; while this broker leads, `leader` decides with the
-//! picture in `members` and the pure function in `assignment`.
+//! when to campaign and how long a win counts, `address` whether this broker is reached well enough
+//! for that, `follow` watches the link to the leader, `own` compares the topology with what is
+//! owned; while this broker leads, `leader` decides with the picture in `members` and the pure
+//! function in `assignment`.
 //!
 //! Invariants: at most one node acts as leader at any time, by lease and monotonic clock; terms and
 //! topologies never go back; owners go on while there is no leader. All of it is advice: the truth
@@ -15,6 +16,7 @@
 //! Not in here: sockets, the store, acquiring and releasing partitions, clocks, randomness but a
 //! seed.
 
+mod address;
 mod api;
 pub mod assignment;
 mod conduct;
@@ -29,6 +31,7 @@ mod own;
 mod refusal;
 #[cfg(test)]
 mod tests;
+mod trouble;
 
 use std::sync::Arc;
 
@@ -36,6 +39,7 @@ use mtimer_protocol::{BrokerLoad, ClusterView, Topology};
 use mtimer_store::Lease;
 use mtimer_types::{Epoch, PartitionId, Term, Time};
 
+use self::address::OwnAddress;
 pub use self::api::{DrainError, NodeEffect, NodeInput, NodeOptions, PeerId};
 use self::counters::{ClusterCounter, ClusterCounters};
 use self::follow::LeaderLink;
@@ -44,6 +48,7 @@ use self::lease::Keeper;
 use self::lost::LostBrokers;
 use self::own::{Holdings, OwnershipChange};
 pub use self::refusal::is_address;
+use self::trouble::LeaderTrouble;
 use crate::api::Now;
 use crate::rng::Rng;
 
@@ -51,6 +56,9 @@ use crate::rng::Rng;
 const STOP_WAIT_MS: u64 = 2_000;
 /// Least time between heartbeats in a handover, and otherwise when what is owned has changed, ms.
 const HURRY_MS: (u64, u64) = (5, 50);
+
+/// A leader that is not reached for so long, ms, is told of.
+const UNREACHED_LEADER_MS: u64 = 5_000;
 
 /// So far ahead of the cluster clock an epoch is still believed, ms. Epochs are times in ms of a
 /// Redis clock, which may be ahead.
@@ -68,6 +76,8 @@ pub struct Node {
     clock: Time,
     keeper: Keeper,
     link: LeaderLink,
+    trouble: LeaderTrouble,
+    address: OwnAddress,
     /// While this broker leads.
     leadership: Option<Leadership>,
     holdings: Holdings,
@@ -112,6 +122,8 @@ impl Node {
             clock: Time::from_ms(0),
             keeper,
             link,
+            trouble: LeaderTrouble::default(),
+            address: OwnAddress::new(),
             leadership: None,
             holdings: Holdings::default(),
             topology: None,
@@ -205,6 +217,13 @@ impl Node {
     /// this broker has seen it, monotonic ms.
     pub fn lost_brokers(&self) -> impl Iterator<Item = (&str, u64)> {
         self.lost.iter(self.last)
+    }
+
+    /// The leader that this broker has not reached for a while although the lease is in its name:
+    /// its address, and why, for people.
+    pub fn unreached_leader(&self) -> Option<(&str, &str)> {
+        // The lease of a leader that has died runs out first.
+        self.trouble.after(self.last, UNREACHED_LEADER_MS.max(2 * self.options.lease_ttl_ms))
     }
 
     /// Empties a broker for maintenance, or gives it partitions again; only the leader does it.

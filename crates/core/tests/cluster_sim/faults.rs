@@ -25,6 +25,8 @@ pub(crate) enum Cut {
     Third(usize, u16),
     /// The lease names no leader.
     Lease,
+    /// Nobody can connect to this broker.
+    Address(usize),
 }
 
 impl World {
@@ -41,6 +43,7 @@ impl World {
         self.faulty = false;
         self.cuts.clear();
         self.apart.clear();
+        self.unreached.clear();
         self.store.names_no_leader = false;
         self.watch.note(self.now, "everything heals".into());
         self.pump_all();
@@ -80,6 +83,7 @@ impl World {
             Cut::Way(a, b) => _ = self.cuts.insert((a, b)),
             Cut::Third(i, third) => _ = self.apart.insert((i, third)),
             Cut::Lease => self.store.names_no_leader = true,
+            Cut::Address(i) => _ = self.unreached.insert(i),
         }
     }
 
@@ -92,6 +96,7 @@ impl World {
             }
             Cut::Third(i, third) => _ = self.apart.remove(&(i, third)),
             Cut::Lease => self.store.names_no_leader = false,
+            Cut::Address(i) => _ = self.unreached.remove(&i),
         }
     }
 
@@ -129,7 +134,7 @@ impl World {
         let n = self.procs.len() as u64;
         let (i, j) = (self.rng.below(n) as usize, self.rng.below(n) as usize);
         let long = self.rng.between(100, 8_000);
-        match self.rng.below(12) {
+        match self.rng.below(13) {
             0 => {
                 let loud = self.rng.chance(50);
                 self.end(i, loud);
@@ -173,6 +178,14 @@ impl World {
             11 => {
                 let drain = self.rng.chance(50);
                 self.drain(&address(i), drain);
+            }
+            12 => {
+                self.cut(Cut::Address(i));
+                self.at(long, Event::Heal(Cut::Address(i)));
+                if self.rng.chance(50) {
+                    self.end(i, true);
+                    self.at(1 + long / 50, Event::Start(i));
+                }
             }
             _ => {}
         }

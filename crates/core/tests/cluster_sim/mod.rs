@@ -44,6 +44,9 @@ pub(crate) enum Sabotage {
     OwnEpochsOnly,
 }
 
+/// So many looks at the own address fail in a row before it counts.
+const FAILURES: u32 = 3;
+
 /// The time at which a run begins, ms.
 const BEGINNING_MS: u64 = 1_000_000;
 
@@ -70,11 +73,16 @@ struct Proc {
     had: BTreeMap<PartitionId, Epoch>,
     wants: BTreeMap<PartitionId, Want>,
     reported: Vec<PartitionId>,
+    /// Whether it was ever reached at its address.
+    was_reached: bool,
+    /// Looks at its own address that have failed since it was last reached.
+    failures: u32,
     stops: bool,
 }
 
 enum Call {
     Campaign(Candidate),
+    Look,
     Renew(Lease, u64),
     Resign(Lease),
     Publish(Lease, Topology),
@@ -104,8 +112,10 @@ pub(crate) struct World {
     procs: Vec<Option<Proc>>,
     clocks: Vec<Clock>,
     conns: BTreeMap<ConnId, Conn>,
-    /// Nothing arrives from the first at the second.
+    /// Nothing arrives from the first at the second; of one and the same, it does not reach itself.
     cuts: BTreeSet<(usize, usize)>,
+    /// Brokers to whose address nobody can connect. Connections that are there stay.
+    unreached: BTreeSet<usize>,
     /// The broker does not reach this third of the store.
     apart: BTreeSet<(usize, u16)>,
     pub(crate) store: Store,
@@ -140,6 +150,7 @@ impl World {
             clocks,
             conns: BTreeMap::new(),
             cuts: BTreeSet::new(),
+            unreached: BTreeSet::new(),
             apart: BTreeSet::new(),
             store: Store::new(plan.partitions, plan.sabotage),
             watch: Watch::default(),
@@ -242,9 +253,11 @@ impl World {
             had: BTreeMap::new(),
             wants: BTreeMap::new(),
             reported: Vec::new(),
+            was_reached: false,
+            failures: 0,
             stops: false,
         });
-        self.feed(i, inc, NodeInput::Tick);
+        self.look_at_address(i, inc);
         self.at(1, Event::Probe(i, inc));
     }
 
@@ -301,6 +314,7 @@ impl World {
     fn carry_out(&mut self, i: usize, inc: u64, effect: NodeEffect) {
         match effect {
             NodeEffect::Campaign(c) => self.ask(i, inc, Call::Campaign(c)),
+            NodeEffect::Look => self.ask(i, inc, Call::Look),
             NodeEffect::Renew(lease, ttl) => self.ask(i, inc, Call::Renew(lease, ttl)),
             NodeEffect::Resign(lease) => self.ask(i, inc, Call::Resign(lease)),
             NodeEffect::Publish(lease, t) => self.ask(i, inc, Call::Publish(lease, t)),
@@ -400,6 +414,10 @@ impl World {
                 let answer = reached.then(|| self.store.campaign(now, &c)).filter(|_| answered);
                 NodeInput::Campaigned { sent, answer: answer.ok_or(lost) }
             }
+            Call::Look => {
+                let answer = (reached && answered).then(|| self.store.holder(now));
+                NodeInput::Looked { sent, answer: answer.ok_or(lost) }
+            }
             Call::Renew(lease, ttl) => {
                 let ok = reached && self.store.renew(now, &lease, ttl);
                 NodeInput::Renewed { sent, answer: fate(reached && answered).map(|()| ok) }
@@ -487,8 +505,22 @@ impl World {
         self.feed(i, inc, NodeInput::Lost(partition));
     }
 
+    /// A broker connects to its own address, as it does before it does anything else.
+    fn look_at_address(&mut self, i: usize, inc: u64) {
+        let is_reached = !self.unreached.contains(&i) && !self.cuts.contains(&(i, i));
+        let Some(p) = self.alive(i, inc) else { return };
+        p.failures = if is_reached { 0 } else { p.failures + 1 };
+        p.was_reached |= is_reached;
+        if is_reached || !p.was_reached || p.failures >= FAILURES {
+            self.feed(i, inc, NodeInput::Reached(is_reached));
+        }
+    }
+
     fn probe(&mut self, i: usize, inc: u64) {
-        let all = (0..self.plan.partitions).filter(|p| !self.reaches(i, p % 3)).map(PartitionId).collect();
+        self.look_at_address(i, inc);
+        let was_reached = self.alive(i, inc).is_some_and(|p| p.was_reached);
+        let apart = |p: &u16| !was_reached || !self.reaches(i, p % 3);
+        let all = (0..self.plan.partitions).filter(apart).map(PartitionId).collect();
         let Some(p) = self.alive(i, inc) else { return };
         if p.reported != all {
             p.reported.clone_from(&all);

@@ -28,6 +28,7 @@ pub(crate) struct Conn {
 impl World {
     pub(super) fn connect(&mut self, i: usize, inc: u64, to: Option<usize>) {
         self.disconnect(i, inc);
+        let to = to.filter(|to| !self.unreached.contains(to));
         let there = to.and_then(|to| self.procs.get(to)?.as_ref().map(|p| (to, p.inc)));
         let Some(end) = there else {
             let cut = to.is_some_and(|to| self.cuts.contains(&(i, to)) || self.cuts.contains(&(to, i)));

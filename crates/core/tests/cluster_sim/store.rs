@@ -1,7 +1,7 @@
 //! The store that the simulated brokers share: a lease, a topology, owner records.
 
 use bytes::Bytes;
-use mtimer_store::{Campaigned, Candidate, Lease};
+use mtimer_store::{Campaigned, Candidate, Lease, LeaseHolder};
 use mtimer_types::{Epoch, PartitionId, Term};
 
 use super::Sabotage;
@@ -63,6 +63,15 @@ impl Store {
         let until = now + c.ttl_ms;
         self.held = Some(Held { address: c.address.clone(), incarnation: c.incarnation, term, until });
         Campaigned::Won { term: Term(term), published: self.published.clone() }
+    }
+
+    pub(crate) fn holder(&self, now: u64) -> Option<LeaseHolder> {
+        if self.names_no_leader {
+            return Some(LeaseHolder { address: "a string".into(), term: Term(0), remaining_ms: None });
+        }
+        let h = self.held.as_ref().filter(|h| h.until > now)?;
+        let remaining_ms = Some(h.until - now);
+        Some(LeaseHolder { address: h.address.clone(), term: Term(h.term), remaining_ms })
     }
 
     fn is_held(&self, now: u64, lease: &Lease) -> bool {

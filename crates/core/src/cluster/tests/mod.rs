@@ -1,5 +1,6 @@
 //! One rule, one test: a node alone with what others would say to it.
 
+mod address;
 mod epochs;
 mod follow;
 mod lease;
@@ -11,7 +12,7 @@ mod topology;
 use std::collections::BTreeMap;
 
 use mtimer_protocol::{BrokerEntry, Heartbeat, PeerAnswer, PeerRequest, encode};
-use mtimer_store::{Campaigned, StoreError};
+use mtimer_store::{Campaigned, LeaseHolder, StoreError};
 use mtimer_types::Epoch;
 
 use super::*;
@@ -32,6 +33,12 @@ struct Lab {
 
 impl Lab {
     fn new() -> Self {
+        let mut lab = Self::before_the_first_input();
+        lab.feed(NodeInput::Tick);
+        lab
+    }
+
+    fn before_the_first_input() -> Self {
         let options = NodeOptions {
             cluster: "c".into(),
             partitions: P,
@@ -40,15 +47,13 @@ impl Lab {
             software: "test".into(),
             ..NodeOptions::default()
         };
-        let mut lab = Self {
+        Self {
             node: Node::new(options, 1_000),
             now: 1_000,
             clock: Time::from_ms(0),
             out: Vec::new(),
             seqs: BTreeMap::new(),
-        };
-        lab.feed(NodeInput::Tick);
-        lab
+        }
     }
 
     /// A leader of this term, with what was published before.
@@ -72,6 +77,27 @@ impl Lab {
     fn held(&mut self, address: &str, term: u64, remaining_ms: Option<u64>) {
         let answer = Ok(Campaigned::Held { address: address.into(), term: Term(term), remaining_ms });
         self.feed(NodeInput::Campaigned { sent: self.now, answer });
+    }
+
+    /// The store says who has the lease.
+    fn looked(&mut self, holder: Option<(&str, u64)>) {
+        let holder = holder.map(|(address, term)| LeaseHolder {
+            address: address.into(),
+            term: Term(term),
+            remaining_ms: Some(2_500),
+        });
+        self.feed(NodeInput::Looked { sent: self.now, answer: Ok(holder) });
+    }
+
+    /// Time passes, and whoever looks at the lease finds it free.
+    fn pass_while_free(&mut self, ms: u64) {
+        let until = self.now + ms;
+        while self.now < until {
+            self.pass(1, true);
+            if matches!(self.out.last(), Some(NodeEffect::Look)) {
+                self.looked(None);
+            }
+        }
     }
 
     /// Time passes; the lease is renewed and every topology kept if `well`. Others stay silent.
@@ -212,6 +238,14 @@ fn disowns(effects: &[NodeEffect]) -> Vec<u16> {
 
 fn campaigns(effects: &[NodeEffect]) -> usize {
     effects.iter().filter(|e| matches!(e, NodeEffect::Campaign(_))).count()
+}
+
+fn looks(effects: &[NodeEffect]) -> usize {
+    effects.iter().filter(|e| matches!(e, NodeEffect::Look)).count()
+}
+
+fn resigned(effects: &[NodeEffect]) -> bool {
+    effects.iter().any(|e| matches!(e, NodeEffect::Resign(_)))
 }
 
 fn refused(effects: &[NodeEffect]) -> Option<&str> {
