@@ -180,6 +180,7 @@ fn add(a: Status, b: Status) -> Status {
         counters: counters.into_iter().collect(),
         parked_destinations: most_parked(a.parked_destinations, b.parked_destinations),
         lost_brokers: lost_by_either(a.lost_brokers, b.lost_brokers),
+        unreached_leaders: unreached_by_either(a.unreached_leaders, b.unreached_leaders),
     }
 }
 
@@ -207,6 +208,12 @@ fn lost_by_either(a: Vec<(String, u64)>, b: Vec<(String, u64)>) -> Vec<(String, 
     all.into_iter().collect()
 }
 
+/// The leaders that either of two brokers does not reach, and why one of them does not.
+fn unreached_by_either(a: Vec<(String, String)>, b: Vec<(String, String)>) -> Vec<(String, String)> {
+    let all: BTreeMap<String, String> = a.into_iter().chain(b).collect();
+    all.into_iter().collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -222,6 +229,7 @@ mod tests {
             counters: vec![("fired_total".into(), n), ("stored_age_ms".into(), n)],
             parked_destinations,
             lost_brokers: vec![("x:1".into(), n), (lost.into(), 1)],
+            unreached_leaders: vec![("x:1".into(), "refused".into())],
             ..Status::default()
         };
         let one = of(3, vec![parked("a", 5, 0), parked("b", 4, 1)], "y:1");
@@ -232,5 +240,6 @@ mod tests {
         assert_eq!(both.parked_destinations, [parked("b", 7, 2), parked("a", 5, 0), parked("c", 1, 0)]);
         let lost = [("x:1", 5), ("y:1", 1), ("z:1", 1)].map(|(address, ms)| (address.to_owned(), ms));
         assert_eq!(both.lost_brokers, lost);
+        assert_eq!(both.unreached_leaders, [("x:1".to_owned(), "refused".to_owned())]);
     }
 }

@@ -37,7 +37,14 @@ impl Shell {
             why.push("the broker is stopping".to_owned());
         }
         if !self.has_joined() {
-            why.push("the broker has not joined its cluster yet".to_owned());
+            why.push(match self.counters.unreached_leader() {
+                Some((leader, reason)) => {
+                    format!(
+                        "the broker has not joined its cluster yet: the leader at {leader} cannot be reached: {reason}"
+                    )
+                }
+                None => "the broker has not joined its cluster yet".to_owned(),
+            });
         }
         let missing = self.missing();
         if missing > 0 {
@@ -129,6 +136,7 @@ impl Shell {
         let now = self.clock.now().mono_ms;
         let lost = self.counters.lost_brokers().into_iter();
         status.lost_brokers = lost.map(|(address, since)| (address, now.saturating_sub(since))).collect();
+        status.unreached_leaders.extend(self.counters.unreached_leader());
         self.counters.merge_into(&mut status.counters);
     }
 }

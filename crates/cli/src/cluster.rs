@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use mtimer_client::{BrokerView, Client, ClusterView, PartitionId, PartitionView};
+use mtimer_client::{BrokerView, Client, ClusterView, PartitionId, PartitionView, Status};
 use serde_json::{Value, json};
 
 use super::args::ClientArgs;
@@ -70,6 +70,8 @@ struct Picture {
     cluster: String,
     view: ClusterView,
     brokers: Vec<(String, Result<BrokerView, String>)>,
+    /// Whether a broker that knows no topology is to get one from a leader.
+    awaits_leader: bool,
     /// What is wrong, as far as the brokers say.
     problems: Vec<String>,
 }
@@ -115,8 +117,13 @@ impl Picture {
         let brokers = brokers.collect();
         // Without an answer nobody knows what else is wrong.
         let unanswered = |error| vec![format!("not all brokers have said what is wrong: {error}")];
-        let problems = client.status().await.map_or_else(unanswered, |status| problems::of_status(&status));
-        let mut this = Self { cluster: client.info().cluster.clone(), view, brokers, problems };
+        let status = client.status().await;
+        // Only a broker that shares its store counts this.
+        let counts = |status: &Status| status.counters.iter().any(|(name, _)| name == "campaigns_total");
+        let awaits_leader = status.as_ref().is_ok_and(counts);
+        let problems = status.map_or_else(unanswered, |status| problems::of_status(&status));
+        let cluster = client.info().cluster.clone();
+        let mut this = Self { cluster, view, brokers, awaits_leader, problems };
         this.problems.extend(this.own_problems());
         Ok(this)
     }
@@ -275,6 +282,9 @@ impl Picture {
         let name = out.tone(Tone::Strong, &self.cluster);
         let mut head = vec![match self.clustered() {
             true => format!("cluster {name}: led by {}, term {}, topology {}", t.leader, t.term.0, t.version),
+            false if self.awaits_leader => {
+                format!("cluster {name}: this broker has not joined it, and knows of no leader")
+            }
             false => format!("{name}: one broker alone on its store"),
         }];
         head.extend(problems::lines(&self.problems, out));

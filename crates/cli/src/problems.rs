@@ -63,7 +63,7 @@ const PROBLEMS: [(&str, Sentence); 28] = [
         let who = if brokers == 1 { "a broker".to_owned() } else { counted(brokers, "broker") };
         format!(
             "nobody reaches {who} at the advertised address, so clients may not either (one that was never reached there \
-             is given no partitions): correct --advertise, or the network; its log says why"
+             does not lead and is given no partitions): correct --advertise, or the network; its log says why"
         )
     }),
     ("not_ready", |_, _| {
@@ -202,6 +202,12 @@ pub(crate) fn of_status(status: &Status) -> Vec<String> {
         _ => count(status, name),
     };
     let mut problems = lost_brokers(status);
+    problems.extend(status.unreached_leaders.iter().map(|(address, why)| {
+        format!(
+            "the leader at {address} cannot be reached: {why}: correct that broker's --advertise, or the network between \
+             the brokers"
+        )
+    }));
     problems.extend(
         PROBLEMS
             .iter()
@@ -372,6 +378,11 @@ mod tests {
         assert_eq!(lately(41_000, 41_000), "3 timers died 41s ago: mtimer dead list shows why");
         let words = "3 timers died within the last 1m 1s, the last 2s ago: mtimer dead list shows why";
         assert_eq!(lately(61_000, 2_000), words);
+        let unreached_leaders = vec![("b1:1".to_owned(), "Connection refused".to_owned())];
+        let unreached = of_status(&Status { unreached_leaders, ..Status::default() }).remove(0);
+        let words =
+            "the leader at b1:1 cannot be reached: Connection refused: correct that broker's --advertise";
+        assert!(unreached.starts_with(words), "{unreached}");
         let lost = |n: u64| {
             let lost_brokers = (1..=n).map(|n| (format!("b{n}:1"), 60_000 * n)).collect();
             of_status(&Status { lost_brokers, ..Status::default() }).remove(0)

@@ -87,6 +87,7 @@ impl StatusCommand {
             put("problems", json!(problems));
             put("parked_destinations", status.parked_destinations.iter().map(parked_object).collect());
             put("lost_brokers", status.lost_brokers.iter().map(lost_object).collect());
+            put("unreached_leaders", status.unreached_leaders.iter().map(unreached_object).collect());
             put("counters", status.counters.into_iter().map(|(name, n)| (name, json!(n))).collect());
             return out.object(&object);
         }
@@ -119,6 +120,10 @@ impl StatusCommand {
 fn parked_object(one: &ParkedDestination) -> Value {
     let ParkedDestination { dest, parked, sessions } = one;
     json!({ "group": dest.group(), "app": dest.app(), "parked": parked, "sessions": sessions })
+}
+
+fn unreached_object((address, why): &(String, String)) -> Value {
+    json!({ "address": address, "why": why })
 }
 
 fn lost_object((address, ms): &(String, u64)) -> Value {

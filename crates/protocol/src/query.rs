@@ -211,6 +211,9 @@ pub struct Status {
     /// Brokers that were lost within the last hour and have not come back, and how long ago, ms.
     #[serde(deserialize_with = "at_most::<MAX_BROKERS, _, _>")]
     pub lost_brokers: Vec<(String, u64)>,
+    /// Leaders that a broker has not reached for a while, and why, for people.
+    #[serde(deserialize_with = "at_most::<MAX_BROKERS, _, _>")]
+    pub unreached_leaders: Vec<(String, String)>,
 }
 
 /// A destination with parked timers.

@@ -104,6 +104,53 @@ fn an_address_that_nobody_reaches() {
 }
 
 #[test]
+fn a_broker_that_nobody_reaches_does_not_keep_others_from_serving_if_it_is_there_first() {
+    let (redis, nowhere) = (Server::start(), free_address());
+    let flags = ["--redis", &redis.url(), "--partitions", "2", "--advertise", &nowhere];
+    let first = Broker::start_unready(&flags);
+    let words = "nobody reaches this broker at its advertised address";
+    wait_for("the first one has looked", || first.log().contains(words).then_some(()));
+    let (is_ready, why) = first.readyz();
+    assert!(!is_ready && why.contains("it does not lead and is given no partitions"), "{why}");
+    let other = Broker::start_unready(&["--redis", &redis.url(), "--partitions", "2"]);
+    wait_for("the other one serves", || other.readyz().0.then_some(()));
+    let view = other.run(&["cluster", "status", "--json"]).ok().json();
+    assert_eq!(view["leader"], other.addr, "{view}");
+    (0..4).for_each(|_| _ = other.schedule("a"));
+    // It is a member all the same, and whoever connects to it is led to the other one.
+    wait_for("it has a topology", || first.log().contains("another broker leads").then_some(()));
+    first.schedule("a");
+}
+
+#[test]
+fn a_leader_that_cannot_be_reached() {
+    let (redis, nowhere) = (Server::start(), free_address());
+    // As a broker leaves it that reaches itself, and that nobody else reaches.
+    let held = format!("{nowhere} 7 5");
+    let _: () = redis.call(&["SET", "leader:{mtimer}", &held, "PX", "600000"]);
+    let broker = Broker::start_unready(&["--redis", &redis.url(), "--partitions", "2"]);
+    let line = "the cluster's leader cannot be reached";
+    wait_for("a line of the log", || broker.log().contains(line).then_some(()));
+    let words = format!("the leader at {nowhere} cannot be reached: ");
+    let (is_ready, why) = broker.readyz();
+    assert!(!is_ready && why.contains(&words), "{why}");
+    ping_is_as_ready_as_readyz(&broker);
+    for command in [&["status"][..], &["cluster", "status"]] {
+        let text = broker.run(command).ok().out;
+        assert!(text.contains(&format!("! {words}")), "{text}");
+    }
+    assert_eq!(broker.status()["unreached_leaders"][0]["address"], Value::from(nowhere));
+    let of_cluster = broker.run(&["cluster", "status"]).ok().out;
+    assert!(of_cluster.contains("this broker has not joined it, and knows of no leader"), "{of_cluster}");
+    let times = broker.log().lines().filter(|text| text.contains(line)).count();
+    assert_eq!(times, 1, "{}", broker.log());
+    // Another program has removed it.
+    let _: u64 = redis.call(&["DEL", "leader:{mtimer}"]);
+    wait_for("it is ready", || broker.readyz().0.then_some(()));
+    assert!(broker.status()["unreached_leaders"].as_array().unwrap().is_empty());
+}
+
+#[test]
 fn brokers_that_are_lost() {
     let redis = Server::start();
     let start = || Broker::start(&["--redis", &redis.url(), "--cluster", "c"]);

@@ -92,6 +92,7 @@ impl Engine {
             residue: stored.residue,
             parked_destinations: self.parked_destinations(),
             lost_brokers: Vec::new(),
+            unreached_leaders: Vec::new(),
         };
         status.counters.push(("stored_unknown_partitions".to_owned(), unknown));
         status.counters.push(("stored_age_ms".to_owned(), age_ms));

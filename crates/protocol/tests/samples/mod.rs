@@ -256,6 +256,7 @@ fn answers() -> Vec<(&'static str, ServerMessage)> {
         counters: vec![("fired".into(), 13)],
         parked_destinations: vec![ParkedDestination { dest: dest(), parked: 14, sessions: 16 }],
         lost_brokers: vec![("b3.example:7400".into(), 15)],
+        unreached_leaders: vec![("b4.example:7400".into(), "refused".into())],
     };
     vec![
         ("answer-none", answer(QueryAnswer::Timer(None))),
