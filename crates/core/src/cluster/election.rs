@@ -53,7 +53,7 @@ impl Node {
         match answer {
             Ok(Campaigned::Won { term, published }) if valid => self.won(now, sent, term, published),
             Ok(Campaigned::Won { term, .. }) if !is_wanted => {
-                self.out.push(NodeEffect::Resign(self.lease_of(term)));
+                self.give_up(self.lease_of(term));
                 self.keeper.back_off(now);
             }
             Ok(Campaigned::Won { .. }) => self.keeper.back_off(now),
@@ -114,13 +114,14 @@ impl Node {
         let published = published.filter(|t| self.is_sound(t));
         published.iter().for_each(|topology| self.lost.see(now, topology));
         let known = self.seen.max(published.as_ref().map_or(Term(0), |t| t.term));
-        if known > term {
-            // The store has forgotten terms. Given up, the lease comes back under a higher one.
+        if known > term || self.given_up >= Some(term) {
+            // The store has forgotten terms, or does not know yet that the lease was given up. It
+            // comes back under a higher one.
             self.seen = known;
             if self.leadership.is_some() {
                 self.step_down(now, LeadershipEnd::Outdated);
             } else {
-                self.out.push(NodeEffect::Resign(self.lease_of(term)));
+                self.give_up(self.lease_of(term));
                 self.keeper.lose(now, true);
                 self.keeper.back_off(now);
             }
@@ -180,11 +181,16 @@ impl Node {
             LeadershipEnd::Expired => self.keeper.seek(now),
             LeadershipEnd::Taken => self.keeper.back_off(now),
             LeadershipEnd::Outdated | LeadershipEnd::Unreached => {
-                self.out.push(NodeEffect::Resign(leadership.lease));
+                self.give_up(leadership.lease);
                 self.keeper.back_off(now);
             }
-            LeadershipEnd::Resigned => self.out.push(NodeEffect::Resign(leadership.lease)),
+            LeadershipEnd::Resigned => self.give_up(leadership.lease),
         }
+    }
+
+    fn give_up(&mut self, lease: Lease) {
+        self.given_up = self.given_up.max(Some(lease.term));
+        self.out.push(NodeEffect::Resign(lease));
     }
 
     /// Whether a topology can be one of this cluster.

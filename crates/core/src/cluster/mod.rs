@@ -70,6 +70,9 @@ pub struct Node {
     options: NodeOptions,
     /// The highest term seen anywhere.
     seen: Term,
+    /// The last term whose lease was given up. That may arrive late at the store, so a lease that is
+    /// won under the same term again cannot be relied on.
+    given_up: Option<Term>,
     /// The highest epoch that this broker has had or heard of, of any partition.
     epoch: Epoch,
     /// The cluster clock, as of the last input.
@@ -118,6 +121,7 @@ impl Node {
         Self {
             options,
             seen: Term::default(),
+            given_up: None,
             epoch: Epoch::default(),
             clock: Time::from_ms(0),
             keeper,

@@ -114,3 +114,23 @@ fn a_leader_that_cannot_be_reached_is_told_of_after_five_seconds() {
     lab.hear(4, None);
     assert_eq!(lab.node.unreached_leader(), None);
 }
+
+#[test]
+fn a_lease_that_was_given_up_is_not_led_under_again() {
+    let mut lab = Lab::before_the_first_input();
+    lab.feed(NodeInput::Reached(true));
+    lab.win(7, None);
+    lab.pass(LONELY_MS, true);
+    lab.feed(NodeInput::Reached(false));
+    assert!(!lab.node.leads() && resigned(&lab.take()));
+    lab.feed(NodeInput::Reached(true));
+    lab.pass(500, true);
+    assert_eq!(campaigns(&lab.take()), 1);
+    // The store has not heard of it yet: the lease still is this broker's, for a moment.
+    lab.win(7, None);
+    assert!(!lab.node.leads() && resigned(&lab.take()));
+    lab.pass(500, true);
+    assert_eq!(campaigns(&lab.take()), 1);
+    lab.win(8, None);
+    assert!(lab.node.leads());
+}
