@@ -7,14 +7,20 @@ use std::sync::Arc;
 use mtimer_protocol::{Heartbeat, PeerAnswer, PeerRequest, Topology};
 use mtimer_types::{Epoch, PartitionId};
 
+use super::api::{NodeEffect, NodeInput, PeerId};
 use super::counters::ClusterCounter;
 use super::election::LeadershipEnd;
 use super::follow::Due;
 use super::leader::Leadership;
 use super::lease::Ask;
 use super::members::HeartbeatOutcome;
+use super::node::Node;
 use super::refusal::{contradiction, is_address};
-use super::{HURRY_MS, Node, NodeEffect, NodeInput, PeerId, STOP_WAIT_MS};
+
+/// How long a broker that stops waits for a leader, ms.
+const STOP_WAIT_MS: u64 = 2_000;
+/// Least time between heartbeats in a handover, and otherwise when what is owned has changed, ms.
+const HURRY_MS: (u64, u64) = (5, 50);
 
 impl Node {
     /// Before any input: how long was this process away, and may it still lead?
@@ -76,11 +82,6 @@ impl Node {
             NodeInput::Stop => self.stop(now),
             NodeInput::Tick => {}
         }
-    }
-
-    pub(super) fn connect(&mut self, now: u64, address: &str) {
-        self.link.connect(now, address);
-        self.out.push(NodeEffect::Connect(address.to_owned()));
     }
 
     /// The link is of no use any more: the store knows who leads.

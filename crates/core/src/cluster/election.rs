@@ -12,10 +12,11 @@ use mtimer_store::{Campaigned, Lease, LeaseHolder, StoreError};
 use mtimer_types::Term;
 use mtimer_types::limits::MAX_TERM;
 
+use super::api::NodeEffect;
 use super::counters::ClusterCounter;
 use super::leader::{Leadership, Past};
+use super::node::Node;
 use super::refusal::is_address;
-use super::{Node, NodeEffect};
 
 /// How a leadership ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -27,6 +27,7 @@ mod leader;
 mod lease;
 mod lost;
 mod members;
+mod node;
 mod own;
 mod refusal;
 #[cfg(test)]
@@ -35,115 +36,20 @@ mod trouble;
 
 use std::sync::Arc;
 
-use mtimer_protocol::{BrokerLoad, ClusterView, Topology};
+use mtimer_protocol::{ClusterView, Topology};
 use mtimer_store::Lease;
-use mtimer_types::{Epoch, PartitionId, Term, Time};
+use mtimer_types::{Epoch, Term};
 
-use self::address::OwnAddress;
 pub use self::api::{DrainError, NodeEffect, NodeInput, NodeOptions, PeerId};
-use self::counters::{ClusterCounter, ClusterCounters};
-use self::follow::LeaderLink;
 use self::leader::Leadership;
-use self::lease::Keeper;
-use self::lost::LostBrokers;
-use self::own::{Holdings, OwnershipChange};
+pub use self::node::Node;
 pub use self::refusal::is_address;
-use self::trouble::LeaderTrouble;
 use crate::api::Now;
-use crate::rng::Rng;
-
-/// How long a broker that stops waits for a leader, ms.
-const STOP_WAIT_MS: u64 = 2_000;
-/// Least time between heartbeats in a handover, and otherwise when what is owned has changed, ms.
-const HURRY_MS: (u64, u64) = (5, 50);
 
 /// A leader that is not reached for so long, ms, is told of.
 const UNREACHED_LEADER_MS: u64 = 5_000;
 
-/// So far ahead of the cluster clock an epoch is still believed, ms. Epochs are times in ms of a
-/// Redis clock, which may be ahead.
-const EPOCH_AHEAD_MS: u64 = 86_400_000;
-
-/// One broker's part in the cluster.
-#[derive(Debug)]
-pub struct Node {
-    options: NodeOptions,
-    /// The highest term seen anywhere.
-    seen: Term,
-    /// The last term whose lease was given up. That may arrive late at the store, so a lease that is
-    /// won under the same term again cannot be relied on.
-    given_up: Option<Term>,
-    /// The highest epoch that this broker has had or heard of, of any partition.
-    epoch: Epoch,
-    /// The cluster clock, as of the last input.
-    clock: Time,
-    keeper: Keeper,
-    link: LeaderLink,
-    trouble: LeaderTrouble,
-    address: OwnAddress,
-    /// While this broker leads.
-    leadership: Option<Leadership>,
-    holdings: Holdings,
-    topology: Option<Arc<Topology>>,
-    lost: LostBrokers,
-    unreachable: Vec<PartitionId>,
-    load: BrokerLoad,
-    /// Since when this broker stops.
-    stopping: Option<u64>,
-    /// It has said that it has left.
-    left: bool,
-    /// It is no part of the cluster.
-    refused: bool,
-    /// When a leader answered last.
-    answered: u64,
-    /// When something was handled last.
-    last: u64,
-    counters: ClusterCounters,
-    out: Vec<NodeEffect>,
-}
-
 impl Node {
-    /// A node that campaigns with its first input; `now`: ms by the host's monotonic clock.
-    pub fn new(options: NodeOptions, now: u64) -> Self {
-        let mut options = options;
-        options.lease_ttl_ms = options.lease_ttl_ms.max(1);
-        options.heartbeat_ms = options.heartbeat_ms.max(1);
-        let rng = Rng::new(options.seed);
-        let keeper = Keeper::new(
-            &options.address,
-            options.incarnation,
-            options.lease_ttl_ms,
-            options.renew_ms.max(1),
-            rng,
-            now,
-        );
-        let link = LeaderLink::new(options.heartbeat_ms, options.member_timeout_ms);
-        Self {
-            options,
-            seen: Term::default(),
-            given_up: None,
-            epoch: Epoch::default(),
-            clock: Time::from_ms(0),
-            keeper,
-            link,
-            trouble: LeaderTrouble::default(),
-            address: OwnAddress::new(),
-            leadership: None,
-            holdings: Holdings::default(),
-            topology: None,
-            lost: LostBrokers::default(),
-            unreachable: Vec::new(),
-            load: BrokerLoad::default(),
-            stopping: None,
-            left: false,
-            refused: false,
-            answered: now,
-            last: now,
-            counters: ClusterCounters::default(),
-            out: Vec::new(),
-        }
-    }
-
     /// Takes one input, and does what is due by now; `now` never steps back.
     pub fn handle(&mut self, now: Now, input: NodeInput) {
         if self.refused {
@@ -251,46 +157,5 @@ impl Node {
         leadership.touch();
         self.advance(now);
         Ok(())
-    }
-
-    /// Whether the lease lets this broker act as leader.
-    fn may_act(&self, now: u64) -> bool {
-        self.keeper.deadline().is_some_and(|deadline| now < deadline)
-    }
-
-    /// Whether it campaigns, or renews what it has: not after it has left.
-    fn wants_lease(&self) -> bool {
-        !self.left || self.leadership.is_some()
-    }
-
-    /// An epoch was seen. One that is far ahead is neither believed nor told: all later
-    /// ones would be as far ahead.
-    fn see_epoch(&mut self, epoch: Epoch) {
-        if epoch.0 > self.clock.as_ms().saturating_add(EPOCH_AHEAD_MS) {
-            self.counters.add(ClusterCounter::StaleFrames, 1);
-            return;
-        }
-        self.epoch = self.epoch.max(epoch);
-    }
-
-    /// A newer topology, from whomever.
-    fn adopt(&mut self, now: u64, topology: Arc<Topology>) {
-        if self.topology.as_ref().is_some_and(|t| t.stamp() >= topology.stamp()) {
-            return;
-        }
-        self.counters.add(ClusterCounter::TopologiesAdopted, 1);
-        self.lost.see(now, &topology);
-        self.out.push(NodeEffect::Adopt(Arc::clone(&topology)));
-        let changes = self.holdings.adopt(now, &topology, &self.options.address, self.stopping.is_some());
-        self.topology = Some(topology);
-        self.change_ownership(changes);
-    }
-
-    fn change_ownership(&mut self, changes: impl IntoIterator<Item = OwnershipChange>) {
-        let (term, version) = self.topology.as_ref().map(|t| t.stamp()).unwrap_or_default();
-        self.out.extend(changes.into_iter().map(|change| match change {
-            OwnershipChange::Own(partition) => NodeEffect::Own { partition, term, version },
-            OwnershipChange::Disown(partition) => NodeEffect::Disown(partition),
-        }));
     }
 }

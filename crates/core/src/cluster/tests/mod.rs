@@ -11,9 +11,9 @@ mod topology;
 
 use std::collections::BTreeMap;
 
-use mtimer_protocol::{BrokerEntry, Heartbeat, PeerAnswer, PeerRequest, encode};
+use mtimer_protocol::{BrokerEntry, BrokerLoad, Heartbeat, PeerAnswer, PeerRequest, encode};
 use mtimer_store::{Campaigned, LeaseHolder, StoreError};
-use mtimer_types::Epoch;
+use mtimer_types::{Epoch, PartitionId, Time};
 
 use super::*;
 
