@@ -4,8 +4,10 @@ use mtimer_protocol::{Delivery, ServerMessage};
 use mtimer_store::{Answer, Op, Verdict};
 use mtimer_types::{Mode, Time, TimerId};
 
+use super::clearance::{Clearance, Facts, Stage, clearance};
 use super::destination::Dest;
 use super::destination_members::{DestIx, MemberRef};
+use super::partition::OwnedPartition;
 use super::purpose::OpCtx;
 use super::table::{EntryState, Flight, TimerEntry};
 use super::{Engine, EnginePhase};
@@ -56,29 +58,34 @@ impl Engine {
         };
         let Some(entry) = p.table.get_mut(id).filter(is_meant) else { return };
         entry.state = EntryState::Due;
-        let (dest, fire) = (entry.dest, entry.fire);
-        let (deadline, expired) =
-            (entry.record.timer.deadline, entry.record.timer.is_past_deadline(now.time));
-        let stopped = entry.record.progress.stopped;
-        if p.edited(id) {
-            return self.set_state(id, EntryState::Held);
+        let (dest, deadline) = (entry.dest, entry.record.timer.deadline);
+        match self.clearance(now, id, Stage::Due) {
+            Clearance::Send => {
+                self.set_state(id, EntryState::Ready { since: now.mono_ms });
+                self.roster.dest_mut(dest).ready.push(id, deadline);
+                self.roster.touch(dest);
+            }
+            Clearance::Hold => self.set_state(id, EntryState::Held),
+            Clearance::AwaitClaim => self.await_claim(id),
+            Clearance::Expire => self.settle(id, None, Verdict::Expired, None),
+            Clearance::Stop => self.dead_letter_stopped(id),
+            Clearance::Park => self.park(id),
         }
-        if expired {
-            return self.settle(id, None, Verdict::Expired, None);
-        }
-        if stopped {
-            return self.dead_letter_stopped(id);
-        }
-        if !p.may_send(fire, now.mono_ms) {
-            p.push_due(id);
-            return;
-        }
-        if self.parks_new(dest) {
-            return self.park(id);
-        }
-        self.set_state(id, EntryState::Ready { since: now.mono_ms });
-        self.roster.dest_mut(dest).ready.push(id, deadline);
-        self.roster.touch(dest);
+    }
+
+    /// Whether a timer may be sent now.
+    fn clearance(&self, now: Now, id: TimerId, stage: Stage) -> Clearance {
+        let partition = self.partitions.get(id.partition());
+        let Some((partition, entry)) = partition.and_then(|p| Some((p, p.table.get(id)?))) else {
+            return Clearance::AwaitClaim;
+        };
+        clearance(stage, &TimerFacts { engine: self, partition, entry, now })
+    }
+
+    /// The timer stays due.
+    fn await_claim(&mut self, id: TimerId) {
+        self.set_state(id, EntryState::Due);
+        self.partition(id.partition()).into_iter().for_each(|p| p.push_due(id));
     }
 
     /// Settles what waits for credit and has missed its deadline. Called every
@@ -93,7 +100,7 @@ impl Engine {
                 continue;
             }
             while let Some(id) = self.roster.dest_mut(dest).ready.pop_missed(now.time) {
-                self.expire_one(id);
+                self.not_offered(id, self.clearance(now, id, Stage::Offered));
             }
             let partitions = &self.partitions;
             self.roster.dest_mut(dest).ready.compact(|id| {
@@ -101,18 +108,6 @@ impl Engine {
                 entry.is_some_and(|e| matches!(e.state, EntryState::Ready { .. }))
             });
             self.roster.touch(dest);
-        }
-    }
-
-    /// A ready timer has missed its deadline. (What its destination knew of the deadline is gone.)
-    fn expire_one(&mut self, id: TimerId) {
-        let Some(p) = self.partition(id.partition()) else { return };
-        if p.is_leaving() {
-            self.set_state(id, EntryState::Due);
-        } else if p.edited(id) {
-            self.set_state(id, EntryState::Held);
-        } else {
-            self.settle(id, None, Verdict::Expired, None);
         }
     }
 
@@ -167,19 +162,22 @@ impl Engine {
             if !matches!(entry.state, EntryState::Ready { .. }) {
                 continue;
             }
-            let (fire, deadline) = (entry.fire, entry.record.timer.deadline);
-            let expired = entry.record.timer.is_past_deadline(now.time);
+            let deadline = entry.record.timer.deadline;
             self.roster.dest_mut(dest).ready.leave(id, deadline);
-            let Some(p) = self.partition(id.partition()) else { continue };
-            if expired {
-                self.expire_one(id);
-            } else if p.edited(id) {
-                self.set_state(id, EntryState::Held);
-            } else if !p.may_send(fire, now.mono_ms) {
-                p.push_due(id);
-                self.set_state(id, EntryState::Due);
-            } else {
-                return Some(id);
+            match self.clearance(now, id, Stage::Offered) {
+                Clearance::Send => return Some(id),
+                other => self.not_offered(id, other),
+            }
+        }
+    }
+
+    /// A timer that was ready, and has left its destination's queue, is not sent.
+    fn not_offered(&mut self, id: TimerId, clearance: Clearance) {
+        match clearance {
+            Clearance::Hold => self.set_state(id, EntryState::Held),
+            Clearance::Expire => self.settle(id, None, Verdict::Expired, None),
+            Clearance::Send | Clearance::AwaitClaim | Clearance::Stop | Clearance::Park => {
+                self.await_claim(id);
             }
         }
     }
@@ -240,35 +238,31 @@ impl Engine {
     /// acknowledgement of it is under way, whose answer decides, or if its deadline has passed;
     /// otherwise it goes to its member, to another one, or to the park.
     pub(super) fn taken(&mut self, now: Now, id: TimerId, answer: &Answer) {
-        let Some(p) = self.partition(id.partition()) else { return };
-        let (fenced, undecided) = (p.owned_lately(now.mono_ms), p.is_undecided(id));
-        let Some(entry) = p.table.get_mut(id) else { return };
+        let Some(entry) = self.partition(id.partition()).and_then(|p| p.table.get_mut(id)) else { return };
         let EntryState::Taking { member } = entry.state else { return };
         if !matches!(answer, Answer::Done) {
             self.forget(id);
             return;
         }
         entry.taken = true;
-        let (dest, expired) = (entry.dest, entry.record.timer.is_past_deadline(now.time));
+        let dest = entry.dest;
         // The answer may be old: a process that was stopped, a store that is slow.
-        let able = fenced && self.phase == EnginePhase::Running;
-        let wanted = able && !undecided && !expired;
-        if wanted && self.roster.takes(member) {
+        let clearance = self.clearance(now, id, Stage::Taken);
+        let is_sent = clearance == Clearance::Send;
+        if is_sent && self.roster.takes(member) {
             return self.deliver(now, id, member);
         }
         self.roster.give_back(member);
-        if let Some((other, _)) = self.roster.least_loaded(dest, 1).filter(|_| wanted) {
+        if let Some((other, _)) = self.roster.least_loaded(dest, 1).filter(|_| is_sent) {
             self.roster.charge(other);
             return self.deliver(now, id, other);
         }
         self.unsettled -= 1;
         self.set_state(id, EntryState::Due);
-        if expired {
-            self.settle(id, None, Verdict::Expired, None);
-        } else if able && undecided {
-            self.set_state(id, EntryState::Held);
-        } else {
-            self.park(id);
+        match clearance {
+            Clearance::Hold => self.set_state(id, EntryState::Held),
+            Clearance::Expire => self.settle(id, None, Verdict::Expired, None),
+            Clearance::Send | Clearance::AwaitClaim | Clearance::Stop | Clearance::Park => self.park(id),
         }
     }
 
@@ -282,16 +276,15 @@ impl Engine {
             let session = m.session;
             for delivery in m.take_outbox() {
                 let id = delivery.id;
-                let Some(p) = self.partition(id.partition()) else { continue };
-                let fenced = p.owned_lately(now.mono_ms);
-                let Some(entry) = p.table.get_mut(id) else { continue };
-                let EntryState::InFlight(flight) = &entry.state else { continue };
-                let given_up = flight.until <= now.mono_ms;
-                if fenced && !given_up && !entry.record.timer.is_past_deadline(now.time) {
+                let entry = self.partitions.get(id.partition()).and_then(|p| p.table.get(id));
+                if entry.and_then(|e| e.state.flight()).is_none() {
+                    continue;
+                }
+                if self.clearance(now, id, Stage::Outgoing) == Clearance::Send {
                     self.roster.post(member, delivery);
                     continue;
                 }
-                entry.state = EntryState::Taking { member };
+                self.set_state(id, EntryState::Taking { member });
                 self.roster.end_flight(session, id);
                 self.taken(now, id, &Answer::Done);
             }
@@ -335,5 +328,51 @@ impl Engine {
                     .push(Effect::Send(session, ServerMessage::Deliver { registration, deliveries: frame }));
             }
         }
+    }
+}
+
+/// What is known of one timer.
+struct TimerFacts<'a> {
+    engine: &'a Engine,
+    partition: &'a OwnedPartition,
+    entry: &'a TimerEntry,
+    now: Now,
+}
+
+impl Facts for TimerFacts<'_> {
+    fn is_able(&self) -> bool {
+        self.engine.phase == EnginePhase::Running && self.partition.owned_lately(self.now.mono_ms)
+    }
+
+    fn is_leaving(&self) -> bool {
+        self.partition.is_leaving()
+    }
+
+    fn is_in_time(&self) -> bool {
+        self.entry.state.flight().is_some_and(|flight| self.now.mono_ms < flight.until)
+    }
+
+    fn is_edited(&self) -> bool {
+        self.partition.edited(self.entry.record.timer.id)
+    }
+
+    fn is_acknowledged_late(&self) -> bool {
+        self.partition.late_acks.holds(self.entry.record.timer.id)
+    }
+
+    fn is_expired(&self) -> bool {
+        self.entry.record.timer.is_past_deadline(self.now.time)
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.entry.record.progress.stopped
+    }
+
+    fn is_claimed(&self) -> bool {
+        self.partition.claims.covers(self.entry.fire)
+    }
+
+    fn is_backlog_full(&self) -> bool {
+        self.engine.parks_new(self.entry.dest)
     }
 }

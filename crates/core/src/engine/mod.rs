@@ -41,6 +41,7 @@ mod backlog_limit;
 mod batches;
 mod calls;
 mod claims;
+mod clearance;
 mod counting;
 mod counts;
 mod credit;

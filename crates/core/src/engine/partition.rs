@@ -219,12 +219,6 @@ impl OwnedPartition {
         self.claims.owned_lately(mono_ms)
     }
 
-    /// Whether a timer that fires at `fire` may be sent: the store knows that it may have been, and
-    /// nobody else has taken over as far as can be known.
-    pub(super) fn may_send(&self, fire: Time, mono_ms: u64) -> bool {
-        !self.is_leaving() && self.claims.covers(fire) && self.owned_lately(mono_ms)
-    }
-
     /// The claim that a batch begun now should carry, if any, see [`Claims::wanted`]. A claim waits
     /// while the store is away: what it is for is asked anew when it is back.
     pub(super) fn claim_wanted(&self, now: Now, ahead: u64) -> Option<Time> {
@@ -350,7 +344,8 @@ mod tests {
         p.push_due(TimerId::from_u128(1));
         let now = Now { time: Time::from_ms(200), mono_ms: 0 };
         let state =
-            |p: &OwnedPartition| (p.may_send(Time::from_ms(100), 0), p.claim_wanted(now, 0).is_some());
+            |p: &OwnedPartition| (!p.is_leaving() && p.owned_lately(0), p.claim_wanted(now, 0).is_some());
+        assert!(p.claims.covers(Time::from_ms(100)));
         assert_eq!(state(&p), (true, true));
         p.set_health(Some("away".into()));
         assert_eq!(state(&p), (true, false), "a claim waits for the store");

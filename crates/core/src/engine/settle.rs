@@ -38,7 +38,7 @@ impl Engine {
         }
         let flight = self.partition(id.partition()).and_then(|p| {
             let entry = p.table.get(id)?;
-            let EntryState::InFlight(flight) = &entry.state else { return None };
+            let flight = entry.state.flight()?;
             // A predecessor's delivery bears the predecessor's epoch.
             let same = flight.attempt == attempt
                 && (epoch == p.epoch() || flight.member.is_none() && epoch < p.epoch());
@@ -334,7 +334,7 @@ impl Engine {
     pub(super) fn time_out(&mut self, now: Now) {
         for (id, attempt) in self.timeouts.take_due(now.mono_ms) {
             let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
-            let Some(EntryState::InFlight(f)) = entry.map(|e| &e.state) else { continue };
+            let Some(f) = entry.and_then(|e| e.state.flight()) else { continue };
             let f = *f;
             if f.attempt != attempt {
                 continue;
@@ -367,7 +367,7 @@ impl Engine {
     pub(super) fn lose_unsettled(&mut self, now: Now) {
         for (session, id) in self.lost.drain(..self.lost.len().min(LOST_AT_ONCE)).collect::<Vec<_>>() {
             let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
-            let Some(EntryState::InFlight(f)) = entry.map(|e| &e.state) else { continue };
+            let Some(f) = entry.and_then(|e| e.state.flight()) else { continue };
             let f = *f;
             if f.session != Some(session) {
                 continue;

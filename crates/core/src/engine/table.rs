@@ -81,6 +81,11 @@ impl EntryState {
     pub(super) fn is_under_way(&self) -> bool {
         matches!(self, Self::InFlight(_) | Self::Taking { .. } | Self::Settling { .. })
     }
+
+    /// The delivery under way, if it was sent.
+    pub(super) fn flight(&self) -> Option<&Flight> {
+        if let Self::InFlight(flight) = self { Some(flight) } else { None }
+    }
 }
 
 /// A delivery under way.
