@@ -135,7 +135,7 @@ impl Committer {
             }
             if self.sync_now {
                 self.sync_now = false;
-                self.guard(|committer| committer.tree.sync());
+                self.sync();
             }
             unsynced_since = self.tree.is_dirty().then(|| unsynced_since.unwrap_or_else(Instant::now));
         }
@@ -201,9 +201,20 @@ impl Committer {
         });
         if self.durability == EmbeddedDurability::Sync || self.sync_now {
             self.sync_now = false;
-            self.guard(|committer| committer.tree.sync());
+            self.sync();
         }
         answers.into_iter().for_each(|deliver| deliver(self.broken.as_ref()));
+    }
+
+    /// Makes everything written durable; then what lies below the floors is not needed again.
+    fn sync(&mut self) {
+        self.guard(|committer| {
+            committer.tree.sync()?;
+            for partition in &committer.partitions {
+                committer.tree.set_floor(partition.id, partition.counters.floor);
+            }
+            Ok(())
+        });
     }
 
     /// Does a piece of work unless the store is broken; breaks it if that fails.

@@ -4,15 +4,16 @@
 //! engine's own workers end the whole database when a merge fails, so they are told to merge
 //! nothing ([`never`]): they only write memory tables to disk.
 //!
-//! Invariant: a merge stops before free space falls below what memory tables and journals need, and
-//! what it has written is removed then.
+//! Invariant: a merge stops before it has taken more than what memory tables and journals leave, or
+//! a quarter of the free space, and what it has written is removed then.
 //!
 //! Not in here: how much space that is ([`crate::tree`]), which operations are refused.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -21,15 +22,18 @@ use fjall::compaction::filter::{
     CompactionFilter, CompactionFilterResult, Context, Factory, ItemAccessor, Verdict,
 };
 use fjall::{AbstractTree, Database, Keyspace, LsmError, SeqNo};
+use mtimer_types::PartitionId;
 
+use crate::below_floor::{TableKeys, droppable, keys_below};
 use crate::fault::Fault;
+use crate::layout::Space;
 use crate::space::free_bytes;
 
 /// Bytes of a merged table. A merge of two neighbouring levels reads about eleven of them, so this
 /// bounds the space that a merge takes.
 pub(crate) const TABLE_BYTES: u64 = 4 * 1024 * 1024;
 /// Tables of the newest level that begin a merge.
-const NEWEST_TABLES: u8 = 4;
+pub(crate) const NEWEST_TABLES: u8 = 4;
 /// Bytes of the first merged level.
 pub(crate) const BASE_BYTES: u64 = TABLE_BYTES * NEWEST_TABLES as u64;
 /// How often is looked whether there is something to do.
@@ -41,6 +45,8 @@ const FLUSH_AFTER: Duration = Duration::from_secs(60);
 const FLUSH_SOON: Duration = Duration::from_secs(3);
 /// A merge that had too little space is tried again after this time.
 const RETRY_AFTER: Duration = Duration::from_secs(10);
+/// The same while the committer waits for it.
+const RETRY_SOON: Duration = Duration::from_millis(500);
 /// Bytes that a merge reads between two looks at the free space.
 const LOOK_BYTES: usize = 1024 * 1024;
 /// Smaller spaces are not worth being rewritten for what is deleted in them.
@@ -48,6 +54,9 @@ const WORTH_BYTES: u64 = 1024 * 1024;
 /// Most bytes that a rewriting of a whole space keeps: a few seconds' work, during which no other
 /// merge of the space runs.
 const REWRITE_BYTES: u64 = 512 * 1024 * 1024;
+
+/// A merge may take this part of the free space, however little there is.
+const MERGE_SHARE: u64 = 4;
 
 /// The engine's merging that never merges: it is stored with each space, and obeyed by its workers.
 pub(crate) fn never() -> Leveled {
@@ -62,8 +71,10 @@ fn leveled() -> Leveled {
 #[derive(Debug)]
 pub(crate) struct CompactorState {
     path: PathBuf,
-    /// Free bytes that a merge leaves alone.
+    /// Free bytes that are for journals and memory tables.
     floor: AtomicU64,
+    /// Free bytes that the merge under way leaves alone.
+    merge_floor: AtomicU64,
     stop: AtomicBool,
     is_space_short: AtomicBool,
     /// The last merge was given up for want of space.
@@ -72,6 +83,12 @@ pub(crate) struct CompactorState {
     is_rewriting: AtomicBool,
     is_awaited: AtomicBool,
     fault: OnceLock<Fault>,
+    /// Of each partition: before this time, ms, nothing is pending, and never will be again unless
+    /// it is lowered first; and what is known of it is synced.
+    floors: Mutex<BTreeMap<PartitionId, u64>>,
+    /// Merges see no space.
+    #[cfg(test)]
+    has_no_space: AtomicBool,
 }
 
 impl CompactorState {
@@ -79,12 +96,16 @@ impl CompactorState {
         Arc::new(Self {
             path: path.to_owned(),
             floor: AtomicU64::new(0),
+            merge_floor: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             is_space_short: AtomicBool::new(false),
             is_blocked: AtomicBool::new(false),
             is_rewriting: AtomicBool::new(false),
             is_awaited: AtomicBool::new(false),
             fault: OnceLock::new(),
+            floors: Mutex::default(),
+            #[cfg(test)]
+            has_no_space: AtomicBool::new(false),
         })
     }
 
@@ -92,6 +113,15 @@ impl CompactorState {
     pub(crate) fn limit(&self, floor: u64, is_space_short: bool) {
         self.floor.store(floor, Ordering::Relaxed);
         self.is_space_short.store(is_space_short, Ordering::Relaxed);
+    }
+
+    /// Says before which time, ms, nothing is pending in a partition.
+    pub(crate) fn set_floor(&self, partition: PartitionId, floor: u64) {
+        self.floors.lock().unwrap_or_else(PoisonError::into_inner).insert(partition, floor);
+    }
+
+    fn floors(&self) -> BTreeMap<PartitionId, u64> {
+        self.floors.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Says whether the committer waits for a merge.
@@ -123,17 +153,30 @@ impl CompactorState {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Bytes that a merge may take. `None`: it cannot be seen.
-    fn available(&self) -> Option<u64> {
-        Some(free_bytes(&self.path)?.saturating_sub(self.floor.load(Ordering::Relaxed)))
+    /// Free bytes, if they can be seen.
+    fn free(&self) -> Option<u64> {
+        #[cfg(test)]
+        if self.has_no_space.load(Ordering::Relaxed) {
+            return Some(0);
+        }
+        free_bytes(&self.path)
+    }
+
+    /// Bytes that a merge may take; `None`: it cannot be seen. A part of what is free it may take
+    /// also if that is for others: it gives back what it takes, and without merges space never comes
+    /// back.
+    pub(crate) fn available(&self) -> Option<u64> {
+        let free = self.free()?;
+        Some(free.saturating_sub(self.floor.load(Ordering::Relaxed)).max(free / MERGE_SHARE))
     }
 
     fn check(&self) -> std::io::Result<()> {
-        let is_late = self.is_rewriting.load(Ordering::Relaxed) && self.is_awaited.load(Ordering::Relaxed);
-        if self.is_stopped() || is_late {
+        let is_rewriting = self.is_rewriting.load(Ordering::Relaxed);
+        if self.is_stopped() || is_rewriting && self.is_awaited.load(Ordering::Relaxed) {
             return Err(std::io::ErrorKind::Interrupted.into());
         }
-        if self.available() == Some(0) {
+        let floor = self.merge_floor.load(Ordering::Relaxed);
+        if self.free().is_some_and(|free| free <= floor) {
             return Err(std::io::ErrorKind::StorageFull.into());
         }
         Ok(())
@@ -217,6 +260,9 @@ fn run(state: &CompactorState, db: &Database, spaces: &mut [Upkeep]) -> Result<(
         for space in &mut *spaces {
             has_merged |= space.tend(state, db)?;
         }
+        if let Some(pending) = spaces.get_mut(Space::Pending as usize) {
+            pending.drop_below_floors(state)?;
+        }
         if !has_merged {
             std::thread::park_timeout(TICK);
         }
@@ -232,13 +278,17 @@ struct Upkeep {
     memtable_since: Instant,
     /// The tables that were looked at last and need nothing.
     settled: Option<u64>,
-    paused_until: Option<Instant>,
+    /// When a merge had too little space last.
+    paused: Option<Instant>,
+    /// The tables that were looked at last for what lies below the floors, and those.
+    swept: Option<(u64, BTreeMap<PartitionId, u64>)>,
 }
 
 impl Upkeep {
     fn new(space: Keyspace) -> Self {
         let memtable = space.tree.active_memtable().id();
-        Self { space, memtable, memtable_since: Instant::now(), settled: None, paused_until: None }
+        let memtable_since = Instant::now();
+        Self { space, memtable, memtable_since, settled: None, paused: None, swept: None }
     }
 
     /// Does what is to be done. Returns whether it may go on at once.
@@ -247,22 +297,22 @@ impl Upkeep {
         self.flush_if_due(state, now)?;
         self.drop_old_versions();
         let before = self.space.tree.current_version().id();
-        let is_paused = self.paused_until.is_some_and(|until| now < until);
+        let is_awaited = state.is_awaited.load(Ordering::Relaxed);
+        let pause = if is_awaited { RETRY_SOON } else { RETRY_AFTER };
+        let is_paused = self.paused.is_some_and(|since| now.saturating_duration_since(since) < pause);
         if self.settled == Some(before) || is_paused || state.is_stopped() {
             return Ok(false);
         }
         match self.merge(state, db) {
             Ok(()) => {
-                self.paused_until = None;
+                self.paused = None;
                 self.drop_old_versions();
                 let has_merged = self.space.tree.current_version().id() != before;
                 self.settled = (!has_merged).then_some(before);
                 Ok(has_merged)
             }
-            Err(LsmError::Io(error)) if error.kind() == std::io::ErrorKind::Interrupted => {
-                self.pause(now);
-                Ok(false)
-            }
+            // The committer waits, or the store closes.
+            Err(LsmError::Io(error)) if error.kind() == std::io::ErrorKind::Interrupted => Ok(true),
             Err(LsmError::Io(error)) if error.kind() == std::io::ErrorKind::StorageFull => {
                 if !state.is_blocked.swap(true, Ordering::Relaxed) {
                     tracing::warn!(
@@ -278,7 +328,7 @@ impl Upkeep {
     }
 
     fn pause(&mut self, now: Instant) {
-        self.paused_until = Some(now + RETRY_AFTER);
+        self.paused = Some(now);
     }
 
     /// Has the memory table written to disk if it is old.
@@ -311,13 +361,46 @@ impl Upkeep {
         }
     }
 
+    /// Drops the tables of pending timers that hold nothing any more.
+    fn drop_below_floors(&mut self, state: &CompactorState) -> Result<(), Fault> {
+        // A floor is lowered before a row below it is written. While no memory table can become a
+        // table, no such row is in any.
+        let flush = self.space.tree.get_flush_lock();
+        let look = (self.space.tree.current_version().id(), state.floors());
+        if self.swept.as_ref() == Some(&look) || state.is_stopped() {
+            return Ok(());
+        }
+        for (partition, floor) in &look.1 {
+            let version = self.space.tree.current_version();
+            let levels = version.iter_levels().enumerate();
+            let tables = levels.flat_map(|(level, runs)| runs.iter().map(move |run| (level, run)));
+            let tables: Vec<_> = tables
+                .flat_map(|(level, run)| run.iter().map(move |table| (level, &table.metadata.key_range)))
+                .map(|(level, keys)| TableKeys { level, first: keys.min(), last: keys.max() })
+                .collect();
+            let (from, to) = keys_below(*partition, *floor);
+            if let Some(range) = droppable(&tables, &from, &to) {
+                self.space.tree.drop_range(range).map_err(fjall::Error::from)?;
+            }
+        }
+        self.swept = Some(look);
+        drop(flush);
+        self.drop_old_versions();
+        Ok(())
+    }
+
     /// Merges once, if anything is to be merged.
     fn merge(&self, state: &CompactorState, db: &Database) -> Result<(), LsmError> {
         let tree = &self.space.tree;
         let first = tree.next_table_id();
+        if let (Some(free), Some(available)) = (state.free(), state.available()) {
+            state.merge_floor.store(free.saturating_sub(available), Ordering::Relaxed);
+        }
         // All readers read the newest rows: what lies behind them is not needed.
         let newest = db.visible_seqno();
-        let result = if self.is_mostly_deleted(state) {
+        // What the committer waits for is a merge of the newest tables.
+        let is_awaited = state.is_awaited.load(Ordering::Relaxed);
+        let result = if !is_awaited && self.is_mostly_deleted(state) {
             state.is_rewriting.store(true, Ordering::Relaxed);
             let result = tree.major_compact(TABLE_BYTES, newest);
             state.is_rewriting.store(false, Ordering::Relaxed);

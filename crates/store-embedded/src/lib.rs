@@ -11,6 +11,7 @@
 
 #![deny(missing_docs, clippy::missing_errors_doc)]
 
+mod below_floor;
 mod check;
 mod committer;
 mod compactor;

@@ -24,6 +24,8 @@ use crate::table::{PartitionTable, read_row};
 /// Removals from pending after which the floor is looked for again: a scan costs about as much as
 /// the removals did.
 const FLOOR_EVERY: u32 = 8_192;
+/// The same while space is short: what lies below the floor gives space back.
+const FLOOR_SOON: u32 = 512;
 /// Forgotten outcomes cleared with a batch, besides what its operations may add.
 const CLEAR_WITH_BATCH: usize = 64;
 /// Outcomes that an operation adds: a cancel its own answer and the end of its timer. (A trim adds
@@ -246,7 +248,8 @@ impl PartitionTable<'_> {
     /// A bounded piece of upkeep before a batch: forgets old outcomes, raises the floor of pending
     /// timers.
     pub(crate) fn tidy(&mut self, now: Time, ops: usize) -> Result<(), Fault> {
-        if self.partition.removed >= FLOOR_EVERY {
+        let every = if self.full.is_some() { FLOOR_SOON } else { FLOOR_EVERY };
+        if self.partition.removed >= every {
             self.partition.removed = 0;
             self.find_floor()?;
         }

@@ -335,6 +335,7 @@ impl Table for PartitionTable<'_> {
         if let RecordPosition::Pending { fire } = new {
             let floor = &mut self.partition.counters.floor;
             *floor = fire.as_ms().min(*floor);
+            self.tree.lower_floor(self.partition.id, fire.as_ms());
             self.filed.push((fire, id));
         }
         self.value.clear();

@@ -12,13 +12,14 @@ use std::ops::Bound;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fjall::{AbstractTree, Database, Keyspace, KeyspaceCreateOptions, PersistMode, SeqNo, Slice};
+use mtimer_types::PartitionId;
 
 use crate::check;
-use crate::compactor::{self, BASE_BYTES, Compactor, CompactorState};
+use crate::compactor::{self, BASE_BYTES, Compactor, CompactorState, NEWEST_TABLES};
 use crate::damage::Damage;
 use crate::fault::Fault;
 use crate::group::{self, Group, Watermark};
@@ -37,6 +38,12 @@ const MAX_SEALED: usize = 1;
 /// Tables of the newest level that wait to be merged when a write may begin. At 30 the engine
 /// itself waits.
 const MAX_NEWEST: usize = 16;
+/// The next merge may read this part of what it may take when a write may begin: the newest level
+/// grows before the merge comes to it.
+const NEXT_MERGE_SHARE: u64 = 2;
+/// A write that waits for merges goes on, or says that there is no space for them, when no table
+/// has come or gone for so long.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(5);
 /// Most bytes of journals on disk: the one that is written, which is sealed at 64 MB, one that is
 /// sealed and whose rows are being written to tables, and what is written meanwhile.
 const JOURNALS_BYTES: u64 = 160 * 1024 * 1024;
@@ -45,6 +52,18 @@ const MEMORY_BYTES: u64 = (2 * RECORDS_BYTES + 4 * ENTRIES_BYTES) * 3 / 2;
 
 fn has_many_tables(space: &Keyspace) -> bool {
     space.tree.l0_run_count() > MAX_NEWEST
+}
+
+/// Bytes that the largest of the next merges reads: all of the newest level and what overlaps in
+/// the level below it, which is most, since the newest rows of all partitions are in each table; or
+/// a part of two lower levels.
+fn next_merge(space: &Keyspace) -> u64 {
+    let version = space.tree.current_version();
+    let mut sizes = version.iter_levels().map(|level| level.size());
+    let newest = sizes.next().unwrap_or(0);
+    let lower: Vec<u64> = sizes.filter(|bytes| *bytes > 0).collect();
+    let of_two = lower.iter().sum::<u64>().min(3 * BASE_BYTES);
+    newest + lower.first().map_or(0, |next| (*next).max(of_two))
 }
 
 pub(crate) struct Tree {
@@ -63,6 +82,8 @@ pub(crate) struct Tree {
     /// The number of the last batch that is on disk.
     synced: u64,
     watermark: Option<Watermark>,
+    /// The floors of pending timers that the compactor knows, by partition, ms.
+    floors: Vec<u64>,
     path: PathBuf,
     /// The next sync fails.
     #[cfg(test)]
@@ -118,6 +139,7 @@ impl Tree {
             // the next.
             synced: group,
             watermark: None,
+            floors: Vec::new(),
             path: path.to_owned(),
             #[cfg(test)]
             fail_sync: false,
@@ -261,13 +283,26 @@ impl Tree {
         let journals = check::journals(&self.path).unwrap_or_default();
         let blocks = journals.iter().filter_map(|path| Some(path.metadata().ok()?.blocks() * 512));
         let floor = JOURNALS_BYTES.saturating_sub(blocks.sum()) + MEMORY_BYTES;
-        let merges = self.spaces.iter().map(|space| {
-            let version = space.tree.current_version();
-            let mut sizes = version.iter_levels().map(|level| level.size());
-            let newest = sizes.next().unwrap_or(0);
-            newest + sizes.sum::<u64>().min(3 * BASE_BYTES)
-        });
-        (floor, floor + merges.max().unwrap_or(0))
+        (floor, floor + self.spaces.iter().map(next_merge).max().unwrap_or(0))
+    }
+
+    /// A row is going to be written that fires at this time, ms.
+    pub(crate) fn lower_floor(&mut self, partition: PartitionId, fire: u64) {
+        let known = self.floors.get_mut(usize::from(partition.0));
+        if let Some(floor) = known.filter(|floor| fire < **floor) {
+            *floor = fire;
+            self.compactor.state().set_floor(partition, fire);
+        }
+    }
+
+    /// Before this time, ms, nothing is pending in a partition, and that is synced.
+    pub(crate) fn set_floor(&mut self, partition: PartitionId, floor: u64) {
+        let at = usize::from(partition.0);
+        self.floors.resize(self.floors.len().max(at + 1), 0);
+        if let Some(known) = self.floors.get_mut(at).filter(|known| **known != floor) {
+            *known = floor;
+            self.compactor.state().set_floor(partition, floor);
+        }
     }
 
     /// Tells the compactor how much space is for others, and whether it is short.
@@ -275,20 +310,39 @@ impl Tree {
         self.compactor.state().limit(floor, is_space_short);
     }
 
+    fn table_count(&self) -> usize {
+        self.spaces.iter().map(|space| space.tree.table_count()).sum()
+    }
+
     fn wait_for_background(&self) -> Result<(), Fault> {
         let merging = self.compactor.state();
-        let is_behind =
-            |space: &Keyspace| space.sealed_memtable_count() > MAX_SEALED || has_many_tables(space);
+        let budget = merging.available().map_or(u64::MAX, |available| available / NEXT_MERGE_SHARE);
+        // A merge begins by itself from so many tables on, so that waiting for one ends.
+        let is_large = |space: &Keyspace| {
+            space.tree.l0_run_count() > usize::from(NEWEST_TABLES) && next_merge(space) > budget
+        };
+        let is_behind = |space: &Keyspace| {
+            space.sealed_memtable_count() > MAX_SEALED || has_many_tables(space) || is_large(space)
+        };
+        let (mut since, mut least) = (Instant::now(), self.table_count());
         while self.spaces.iter().any(is_behind) {
             // Says so if the background threads have failed.
             self.db.persist(PersistMode::Buffer)?;
-            if merging.is_blocked() && self.spaces.iter().any(has_many_tables) {
-                return Err(Fault::NoSpace("tables cannot be merged".into()));
-            }
             merging.set_awaited(true);
             std::thread::sleep(Duration::from_millis(5));
             if let Some(fault) = merging.fault() {
                 return Err(fault);
+            }
+            // Space comes back with tables that are merged, or hold nothing any more.
+            let count = self.table_count();
+            if count != least {
+                (since, least) = (Instant::now(), count);
+            }
+            if merging.is_blocked() && since.elapsed() > GIVE_UP_AFTER {
+                if self.spaces.iter().any(has_many_tables) {
+                    return Err(Fault::NoSpace("tables cannot be merged".into()));
+                }
+                break;
             }
         }
         merging.set_awaited(false);

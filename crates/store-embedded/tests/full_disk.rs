@@ -166,6 +166,22 @@ async fn settle(lanes: &[Arc<dyn Lane>], numbers: &[u64], bytes: usize) {
     }
 }
 
+/// Parks timers in the order of their times, as an owner does while nobody takes them: each record
+/// is written to another place.
+async fn park(lanes: &[Arc<dyn Lane>], numbers: &[u64]) {
+    for numbers in numbers.chunks(1_000) {
+        let mut calls = Vec::new();
+        for (p, lane) in (0_u64..).zip(lanes) {
+            let ours = numbers.iter().filter(|n| **n % u64::from(PARTITIONS) == p);
+            let ops: Vec<_> = ours.map(|n| Op::Park { id: timer(*n, 0).id, failed: 0 }).collect();
+            calls.push((ops.len(), lane.apply(batch(ops))));
+        }
+        for (count, call) in calls {
+            assert_eq!(call.await.unwrap(), vec![Answer::Done; count]);
+        }
+    }
+}
+
 /// Whether a timer is taken; then the next numbers follow it.
 async fn takes(lanes: &[Arc<dyn Lane>], next: &mut u64, bytes: usize) -> bool {
     let timer = Arc::new(timer(*next, bytes));
@@ -231,6 +247,37 @@ async fn fills_and_drains() {
     let (least, most) = (held.iter().min().unwrap(), held.iter().max().unwrap());
     assert!(most / least < 8, "each round finds about as much space: {held:?}");
     store.close().await;
+}
+
+/// Not a test of its own: what `a_full_disk_parks_…` runs on its disk.
+#[tokio::test]
+async fn fills_and_parks() {
+    let Some((disk, bytes)) = given() else { return };
+    let store = open(&disk);
+    let lanes = lanes(&store).await;
+    let taken = fill(&lanes, 0, bytes).await;
+    let full = free(&disk);
+    park(&lanes, &taken).await;
+    let parked = free(&disk);
+    settle(&lanes, &taken, bytes).await;
+    let mut next = 100_000_000;
+    until("timers are taken again", async || takes(&lanes, &mut next, bytes).await).await;
+    let count = taken.len();
+    println!("seen: {count} taken, free {} MiB when full, {} when all are parked", full / MIB, parked / MIB);
+    store.close().await;
+}
+
+#[test]
+fn a_full_disk_parks_all_that_it_holds() {
+    let sizes: &[(u64, usize)] = if long() {
+        &[(288, 100), (288, 1_000), (700, 1_000), (2_048, 1_000), (2_048, 16_000)]
+    } else {
+        &[(288, 4_096)]
+    };
+    for (mib, payload) in sizes {
+        let seen = on_disk("fills_and_parks", *mib, *payload);
+        println!("{mib} MiB, {payload} bytes: {seen}");
+    }
 }
 
 #[test]

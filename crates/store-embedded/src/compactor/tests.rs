@@ -41,10 +41,12 @@ fn a_merge_without_space_leaves_everything_as_it_was_and_is_made_later() {
     let state = CompactorState::new(dir.path());
     let (db, mut upkeep) = with_tables(dir.path(), &state);
     state.limit(u64::MAX, true);
+    state.has_no_space.store(true, Ordering::Relaxed);
     assert!(!upkeep.tend(&state, &db).unwrap() && state.is_blocked());
     assert_eq!(tables_on_disk(&upkeep), TABLES, "what it has written is removed");
-    assert!(upkeep.paused_until.take().is_some());
-    state.limit(0, false);
+    assert!(upkeep.paused.take().is_some());
+    // However much is for others, a merge may take a part of what is free.
+    state.has_no_space.store(false, Ordering::Relaxed);
     assert!(upkeep.tend(&state, &db).unwrap() && !state.is_blocked());
     assert_eq!(tables_on_disk(&upkeep), 1, "the files of merged tables go at once");
     assert_eq!(upkeep.space.get(7_u32.to_be_bytes()).unwrap().unwrap()[..], value(TABLES as u8, 7)[..]);
@@ -79,4 +81,23 @@ fn an_old_memory_table_is_written_to_disk() {
     assert_eq!(upkeep.space.tree.active_memtable().id(), young);
     upkeep.flush_if_due(&state, now + FLUSH_AFTER).unwrap();
     assert_ne!(upkeep.space.tree.active_memtable().id(), young);
+}
+
+#[test]
+fn tables_below_the_floor_go_unless_rows_below_it_may_come() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = CompactorState::new(dir.path());
+    let (db, mut upkeep) = with_tables(dir.path(), &state);
+    while upkeep.tend(&state, &db).unwrap() {}
+    // The rows are those of partition 0 with times that begin with their numbers.
+    assert_eq!(tables_on_disk(&upkeep), 1);
+    upkeep.drop_below_floors(&state).unwrap();
+    assert_eq!(tables_on_disk(&upkeep), 1, "no floor is known");
+    state.set_floor(PartitionId(0), 5);
+    upkeep.drop_below_floors(&state).unwrap();
+    assert_eq!(tables_on_disk(&upkeep), 1, "it has rows above the floor");
+    state.set_floor(PartitionId(0), u64::MAX);
+    upkeep.drop_below_floors(&state).unwrap();
+    assert_eq!(tables_on_disk(&upkeep), 0);
+    assert!(upkeep.space.get(7_u32.to_be_bytes()).unwrap().is_none());
 }
