@@ -54,16 +54,21 @@ fn has_many_tables(space: &Keyspace) -> bool {
     space.tree.l0_run_count() > MAX_NEWEST
 }
 
-/// Bytes that the largest of the next merges reads: all of the newest level and what overlaps in
-/// the level below it, which is most, since the newest rows of all partitions are in each table; or
-/// a part of two lower levels.
 fn next_merge(space: &Keyspace) -> u64 {
-    let version = space.tree.current_version();
-    let mut sizes = version.iter_levels().map(|level| level.size());
-    let newest = sizes.next().unwrap_or(0);
-    let lower: Vec<u64> = sizes.filter(|bytes| *bytes > 0).collect();
-    let of_two = lower.iter().sum::<u64>().min(3 * BASE_BYTES);
-    newest + lower.first().map_or(0, |next| (*next).max(of_two))
+    largest_merge(space.tree.current_version().iter_levels().map(|level| level.size()))
+}
+
+/// Bytes that the largest of the next merges reads, by the sizes of the levels: all of the newest
+/// and what overlaps in the one below it, which is most, since the newest rows of all partitions are
+/// in each table; or a part of two lower levels. If all lower levels are full, the newest goes to
+/// one of its own above them.
+fn largest_merge(mut levels: impl Iterator<Item = u64>) -> u64 {
+    let newest = levels.next().unwrap_or(0);
+    let lower: Vec<u64> = levels.filter(|bytes| *bytes > 0).collect();
+    let capacities = std::iter::successors(Some(BASE_BYTES), |bytes| bytes.checked_mul(10));
+    let are_full = lower.iter().zip(capacities).all(|(bytes, capacity)| *bytes > capacity);
+    let next = lower.first().filter(|_| !are_full).copied().unwrap_or(0);
+    newest + next.max(lower.iter().sum::<u64>().min(3 * BASE_BYTES))
 }
 
 pub(crate) struct Tree {
@@ -324,7 +329,7 @@ impl Tree {
         let is_behind = |space: &Keyspace| {
             space.sealed_memtable_count() > MAX_SEALED || has_many_tables(space) || is_large(space)
         };
-        let (mut since, mut least) = (Instant::now(), self.table_count());
+        let (mut since, mut tables) = (Instant::now(), self.table_count());
         while self.spaces.iter().any(is_behind) {
             // Says so if the background threads have failed.
             self.db.persist(PersistMode::Buffer)?;
@@ -335,10 +340,11 @@ impl Tree {
             }
             // Space comes back with tables that are merged, or hold nothing any more.
             let count = self.table_count();
-            if count != least {
-                (since, least) = (Instant::now(), count);
+            if count != tables {
+                (since, tables) = (Instant::now(), count);
             }
             if merging.is_blocked() && since.elapsed() > GIVE_UP_AFTER {
+                merging.set_awaited(false);
                 if self.spaces.iter().any(has_many_tables) {
                     return Err(Fault::NoSpace("tables cannot be merged".into()));
                 }
@@ -347,5 +353,25 @@ impl Tree {
         }
         merging.set_awaited(false);
         merging.fault().map_or(Ok(()), Err)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1024 * 1024;
+
+    fn largest(levels: [u64; 7]) -> u64 {
+        largest_merge(levels.into_iter().map(|mib| mib * MIB)) / MIB
+    }
+
+    #[test]
+    fn the_largest_merge_follows_from_the_levels() {
+        assert_eq!(largest([0; 7]), 0);
+        assert_eq!(largest([40, 0, 0, 0, 0, 0, 10]), 50, "with all of a level that is not full");
+        assert_eq!(largest([40, 0, 0, 0, 0, 0, 900]), 88, "to a level of its own above one that is");
+        assert_eq!(largest([40, 0, 0, 0, 0, 84, 100]), 124, "the first is full, not the next");
+        assert_eq!(largest([0, 0, 0, 0, 12, 150, 900]), 48, "a part of two levels");
     }
 }
