@@ -269,6 +269,12 @@ impl ShellCounters {
         self.unreached_leader.lock().clone()
     }
 
+    /// The same in words.
+    pub(crate) fn leader_problem(&self) -> Option<String> {
+        let (leader, why) = self.unreached_leader()?;
+        Some(format!("the leader at {leader} cannot be reached: {why}"))
+    }
+
     /// Notes what `mtimer status` is to tell of what is wrong now, by name.
     pub(crate) fn note_troubles(&self, troubles: Vec<(&'static str, u64)>) {
         *self.troubles.lock() = troubles;

@@ -211,10 +211,7 @@ impl Joining {
             None => {
                 let none =
                     || "there is no leader that has given it anything, or the store is away".to_owned();
-                let leader = || {
-                    let (leader, why) = self.counters.unreached_leader()?;
-                    Some(format!("the leader at {leader} cannot be reached: {why}"))
-                };
+                let leader = || self.counters.leader_problem();
                 let why = self.reach.borrow().problem().or_else(leader).unwrap_or_else(none);
                 StartError::NotJoined { waited, why }
             }

@@ -37,14 +37,8 @@ impl Shell {
             why.push("the broker is stopping".to_owned());
         }
         if !self.has_joined() {
-            why.push(match self.counters.unreached_leader() {
-                Some((leader, reason)) => {
-                    format!(
-                        "the broker has not joined its cluster yet: the leader at {leader} cannot be reached: {reason}"
-                    )
-                }
-                None => "the broker has not joined its cluster yet".to_owned(),
-            });
+            let leader = self.counters.leader_problem().map(|problem| format!(": {problem}"));
+            why.push(format!("the broker has not joined its cluster yet{}", leader.unwrap_or_default()));
         }
         let missing = self.missing();
         if missing > 0 {

@@ -4,26 +4,33 @@
 //! between a partition's first key and its floor has only rows that are deleted, and deletions of
 //! such rows; it can go as it is.
 //!
-//! Invariant: no deletion goes before the row that it deletes. A deletion lies in the same level as
-//! its row or in a newer one, so tables go together with everything below them in the same range of
-//! keys, or not at all.
+//! Invariant: no deletion goes before the row that it deletes. The row lies in an older level, so a
+//! table goes only together with everything older that has rows in its range. The ranges of tables
+//! alone say too little of that: one that begins with the last timers of a partition and ends with
+//! the first of the next covers all that come later in the former.
 //!
 //! Not in here: the floors (`partition`), dropping tables (`compactor`).
 
-use std::ops::Bound;
-
 use mtimer_types::{PartitionId, Time};
 
-/// A table: its level (0: the newest, whose tables overlap each other), its first and last key.
-#[derive(Clone, Copy, Debug)]
+/// A table: its level (0: the newest, whose tables overlap each other; the higher the older), its
+/// first and last key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TableKeys<'a> {
     pub(crate) level: usize,
     pub(crate) first: &'a [u8],
     pub(crate) last: &'a [u8],
 }
 
-/// Keys from a bound on, up to before one.
-pub(crate) type KeyRange = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+impl TableKeys<'_> {
+    fn contains(&self, other: &Self) -> bool {
+        self.first <= other.first && other.last <= self.last
+    }
+
+    fn overlaps(&self, other: &Self) -> bool {
+        self.first <= other.last && other.first <= self.last
+    }
+}
 
 /// The keys of a partition's pending timers that fire before `floor`, ms: from, and up to before.
 pub(crate) fn keys_below(partition: PartitionId, floor: u64) -> (Vec<u8>, Vec<u8>) {
@@ -36,85 +43,74 @@ pub(crate) fn keys_below(partition: PartitionId, floor: u64) -> (Vec<u8>, Vec<u8
     (from, to)
 }
 
-/// The part of `from..to` whose tables can be dropped, if there are any. All rows in it are
-/// deleted.
-///
-/// A table that reaches beyond the range stays, so the range ends before it: it may have rows whose
-/// deletions lie in a table that would go. Of the newest level none may go: an older one of them
-/// could reach beyond the range.
-pub(crate) fn droppable(tables: &[TableKeys<'_>], from: &[u8], to: &[u8]) -> Option<KeyRange> {
-    let overlaps = |t: &TableKeys<'_>| t.last >= from && t.first < to;
-    let tables = tables.iter().filter(|t| overlaps(t));
-    let (newest, merged): (Vec<&TableKeys<'_>>, Vec<_>) = tables.partition(|t| t.level == 0);
-    let (mut start, mut end) = (Bound::Included(from), to);
-    let is_behind = |start: Bound<&[u8]>, key: &[u8]| match start {
-        Bound::Included(start) => key >= start,
-        Bound::Excluded(start) => key > start,
-        Bound::Unbounded => true,
-    };
-    loop {
-        let before = (start, end);
-        for t in &merged {
-            if !is_behind(start, t.last) || t.first >= end {
-                continue;
-            }
-            if !is_behind(start, t.first) {
-                start = Bound::Excluded(t.last);
-            } else if t.last >= end {
-                end = t.first;
-            }
-        }
-        if before == (start, end) {
-            break;
-        }
-    }
-    let is_inside = |t: &&TableKeys<'_>| is_behind(start, t.first) && t.last < end;
-    let goes = !newest.iter().any(is_inside) && merged.iter().any(is_inside);
-    goes.then(|| (start.map(<[u8]>::to_vec), Bound::Excluded(end.to_vec())))
+/// The tables in `from..to`, where all rows are deleted, whose ranges of keys can be dropped: each
+/// with every table that lies within it. `has_rows` says whether the table of this number has any in
+/// the range of another one.
+pub(crate) fn droppable<'a>(
+    tables: &'a [TableKeys<'a>],
+    from: &'a [u8],
+    to: &'a [u8],
+    has_rows: impl Fn(usize, &TableKeys<'_>) -> bool,
+) -> impl Iterator<Item = TableKeys<'a>> {
+    let is_below = move |table: &TableKeys<'_>| from <= table.first && table.last < to;
+    let candidates = tables.iter().filter(move |table| table.level > 0 && is_below(table));
+    candidates.filter(move |table| can_go(tables, table, &has_rows)).copied()
+}
+
+/// Whether the tables within the range of one leave nothing behind that they have deleted. The
+/// newest level has an order of its own: none of its tables goes.
+fn can_go(
+    tables: &[TableKeys<'_>],
+    range: &TableKeys<'_>,
+    has_rows: impl Fn(usize, &TableKeys<'_>) -> bool,
+) -> bool {
+    let mut going = tables.iter().filter(|table| range.contains(table));
+    going.all(|table| {
+        let older = |other: &TableKeys<'_>| other.level > table.level && other.overlaps(table);
+        let mut stays = tables.iter().enumerate().filter(|(_, other)| older(other) && !range.contains(other));
+        table.level > 0 && !stays.any(|(number, _)| has_rows(number, table))
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn found(tables: &[(usize, u8, u8)], from: u8, to: u8) -> Option<(Bound<u8>, Bound<u8>)> {
+    fn found(tables: &[(usize, u8, u8)], from: u8, to: u8) -> Vec<(usize, u8, u8)> {
         let keys: Vec<[[u8; 1]; 2]> = tables.iter().map(|(_, first, last)| [[*first], [*last]]).collect();
         let spans: Vec<_> = tables
             .iter()
             .zip(&keys)
             .map(|((level, ..), [first, last])| TableKeys { level: *level, first, last })
             .collect();
-        let byte = |bound: Bound<Vec<u8>>| bound.map(|key| key[0]);
-        droppable(&spans, &[from], &[to]).map(|(start, end)| (byte(start), byte(end)))
+        let all_have_rows = |_: usize, _: &TableKeys<'_>| true;
+        droppable(&spans, &[from], &[to], all_have_rows).map(|t| (t.level, t.first[0], t.last[0])).collect()
     }
 
     #[test]
-    fn tables_within_the_range_go() {
-        let all = Some((Bound::Included(10), Bound::Excluded(50)));
-        assert_eq!(found(&[(6, 10, 20), (6, 21, 49)], 10, 50), all);
-        assert_eq!(found(&[(6, 1, 9), (6, 50, 60)], 10, 50), None, "there is none");
-        assert_eq!(found(&[(5, 12, 30), (6, 10, 20)], 10, 50), all);
+    fn what_lies_below_goes_and_what_reaches_beyond_stays() {
+        let all = [(6, 10, 20), (6, 21, 49)];
+        assert_eq!(found(&all, 10, 50), all);
+        assert_eq!(found(&[(6, 1, 9), (6, 10, 20), (6, 21, 50)], 10, 50), [(6, 10, 20)]);
     }
 
     #[test]
-    fn a_table_that_reaches_beyond_the_range_bounds_it() {
-        let found_end = |to| Some((Bound::Included(10), Bound::Excluded(to)));
-        assert_eq!(found(&[(6, 10, 20), (6, 21, 55)], 10, 50), found_end(21));
-        assert_eq!(
-            found(&[(6, 1, 15), (6, 16, 20)], 10, 50),
-            Some((Bound::Excluded(15), Bound::Excluded(50)))
-        );
-        // The deletions from 18 to 30 stay with the rows from 21 on; so then does what is below 18.
-        assert_eq!(found(&[(5, 18, 30), (6, 10, 20), (6, 21, 55)], 10, 50), None);
-        assert_eq!(found(&[(5, 18, 30), (6, 10, 14), (6, 15, 20), (6, 21, 55)], 10, 50), found_end(15));
-        assert_eq!(found(&[(6, 1, 60)], 10, 50), None);
+    fn a_deletion_stays_as_long_as_anything_older_of_its_range() {
+        // What is older goes whatever is above it.
+        assert_eq!(found(&[(4, 0, 90), (6, 10, 20)], 10, 50), [(6, 10, 20)]);
+        // The newer one has to stay: it may delete rows of the older one that stays.
+        assert_eq!(found(&[(5, 18, 30), (6, 10, 20), (6, 21, 55)], 10, 50), [(6, 10, 20)]);
+        // With what it lies over it can go, once that lies within it or is gone.
+        assert_eq!(found(&[(5, 12, 30), (6, 10, 20)], 10, 50), [(6, 10, 20)]);
+        assert_eq!(found(&[(5, 10, 30), (6, 10, 20)], 10, 50), [(5, 10, 30), (6, 10, 20)]);
+        // A range takes everything with it that lies within.
+        assert_eq!(found(&[(4, 12, 14), (5, 13, 30), (6, 10, 20)], 10, 50), []);
     }
 
     #[test]
-    fn nothing_goes_before_a_table_of_the_newest_level_that_lies_within() {
-        assert_eq!(found(&[(0, 12, 14), (0, 5, 60), (6, 10, 20)], 10, 50), None);
-        let all = Some((Bound::Included(10), Bound::Excluded(50)));
-        assert_eq!(found(&[(0, 5, 60), (6, 10, 20)], 10, 50), all);
+    fn of_the_newest_level_none_goes() {
+        assert_eq!(found(&[(0, 12, 14), (6, 10, 20)], 10, 50), []);
+        assert_eq!(found(&[(0, 5, 60), (6, 10, 20)], 10, 50), [(6, 10, 20)]);
     }
 
     #[test]
@@ -166,20 +162,18 @@ mod tests {
                 .zip(&spans)
                 .map(|((level, _), (first, last))| TableKeys { level: *level, first, last })
                 .collect();
-            let Some((start, end)) = droppable(&keys, &[0], &[floor]) else { continue };
-            dropped += 1;
-            let is_inside = |first: u8, last: u8| {
-                let starts = match &start {
-                    Bound::Included(s) => first >= s[0],
-                    Bound::Excluded(s) => first > s[0],
-                    Bound::Unbounded => true,
-                };
-                starts && matches!(&end, Bound::Excluded(e) if last < e[0])
+            let to = [floor];
+            let has_rows = |number: usize, range: &TableKeys<'_>| {
+                let rows: &[(u8, bool)] = &tables[number].1;
+                rows.iter().any(|(key, _)| (range.first[0]..=range.last[0]).contains(key))
             };
+            let ranges: Vec<_> = droppable(&keys, &[0], &to, has_rows).collect();
+            dropped += usize::from(!ranges.is_empty());
+            let stays = |keys: &TableKeys<'_>| !ranges.iter().any(|range| range.contains(keys));
             let left: Vec<_> = tables
                 .iter()
-                .zip(&spans)
-                .filter(|(_, (first, last))| !is_inside(first[0], last[0]))
+                .zip(&keys)
+                .filter(|(_, keys)| stays(keys))
                 .map(|(table, _)| table.clone())
                 .collect();
             for key in 0..80 {

@@ -5,7 +5,7 @@
 //! nothing ([`never`]): they only write memory tables to disk.
 //!
 //! Invariant: a merge stops before it has taken more than what memory tables and journals leave, or
-//! a quarter of the free space, and what it has written is removed then.
+//! half of the free space, and what it has written is removed then.
 //!
 //! Not in here: how much space that is ([`crate::tree`]), which operations are refused.
 
@@ -21,7 +21,7 @@ use fjall::compaction::Leveled;
 use fjall::compaction::filter::{
     CompactionFilter, CompactionFilterResult, Context, Factory, ItemAccessor, Verdict,
 };
-use fjall::{AbstractTree, Database, Keyspace, LsmError, SeqNo};
+use fjall::{AbstractTree, Database, Keyspace, LsmError, SeqNo, Slice};
 use mtimer_types::PartitionId;
 
 use crate::below_floor::{TableKeys, droppable, keys_below};
@@ -43,7 +43,7 @@ const TICK: Duration = Duration::from_millis(250);
 const FLUSH_AFTER: Duration = Duration::from_secs(60);
 /// The same while space is short.
 const FLUSH_SOON: Duration = Duration::from_secs(3);
-/// A merge that had too little space is tried again after this time.
+/// What had too little space is tried again after this time.
 const RETRY_AFTER: Duration = Duration::from_secs(10);
 /// The same while the committer waits for it.
 const RETRY_SOON: Duration = Duration::from_millis(500);
@@ -55,8 +55,12 @@ const WORTH_BYTES: u64 = 1024 * 1024;
 /// merge of the space runs.
 const REWRITE_BYTES: u64 = 512 * 1024 * 1024;
 
+/// Tables that are dropped between two looks: each takes a write of the engine's list of tables,
+/// and no memory table becomes a table meanwhile.
+const DROPS_AT_ONCE: usize = 64;
+
 /// A merge may take this part of the free space, however little there is.
-const MERGE_SHARE: u64 = 4;
+const MERGE_SHARE: u64 = 2;
 
 /// The engine's merging that never merges: it is stored with each space, and obeyed by its workers.
 pub(crate) fn never() -> Leveled {
@@ -270,16 +274,24 @@ fn run(state: &CompactorState, db: &Database, spaces: &mut [Upkeep]) -> Result<(
     Ok(())
 }
 
+fn lacks_space(error: &LsmError) -> bool {
+    matches!(error, LsmError::Io(error) if error.kind() == std::io::ErrorKind::StorageFull)
+}
+
 /// What is known of one space between two looks.
 struct Upkeep {
     space: Keyspace,
     /// The memory table that was seen last, and since when.
     memtable: u64,
     memtable_since: Instant,
-    /// The tables that were looked at last and need nothing.
-    settled: Option<u64>,
+    /// The tables that were looked at last and needed nothing, or had too little space for it; and when.
+    settled: Option<(u64, Instant)>,
     /// When a merge had too little space last.
     paused: Option<Instant>,
+    /// Deletions whose rows are gone: they were dropped with their tables.
+    orphans: u64,
+    /// The last merge was a rewriting that had too little space: an ordinary one is next.
+    has_rewritten_in_vain: bool,
     /// The tables that were looked at last for what lies below the floors, and those.
     swept: Option<(u64, BTreeMap<PartitionId, u64>)>,
 }
@@ -288,7 +300,16 @@ impl Upkeep {
     fn new(space: Keyspace) -> Self {
         let memtable = space.tree.active_memtable().id();
         let memtable_since = Instant::now();
-        Self { space, memtable, memtable_since, settled: None, paused: None, swept: None }
+        Self {
+            space,
+            memtable,
+            memtable_since,
+            settled: None,
+            paused: None,
+            orphans: 0,
+            has_rewritten_in_vain: false,
+            swept: None,
+        }
     }
 
     /// Does what is to be done. Returns whether it may go on at once.
@@ -299,36 +320,35 @@ impl Upkeep {
         let before = self.space.tree.current_version().id();
         let is_awaited = state.is_awaited.load(Ordering::Relaxed);
         let pause = if is_awaited { RETRY_SOON } else { RETRY_AFTER };
-        let is_paused = self.paused.is_some_and(|since| now.saturating_duration_since(since) < pause);
-        if self.settled == Some(before) || is_paused || state.is_stopped() {
+        let is_within = |since: Instant, time| now.saturating_duration_since(since) < time;
+        let is_paused = self.paused.is_some_and(|since| is_within(since, pause));
+        let is_settled = |(tables, since)| tables == before && is_within(since, RETRY_AFTER);
+        if self.settled.is_some_and(is_settled) || is_paused || state.is_stopped() {
             return Ok(false);
         }
         match self.merge(state, db) {
             Ok(()) => {
                 self.paused = None;
+                state.is_blocked.store(false, Ordering::Relaxed);
                 self.drop_old_versions();
                 let has_merged = self.space.tree.current_version().id() != before;
-                self.settled = (!has_merged).then_some(before);
+                self.settled = (!has_merged).then_some((before, now));
                 Ok(has_merged)
             }
             // The committer waits, or the store closes.
             Err(LsmError::Io(error)) if error.kind() == std::io::ErrorKind::Interrupted => Ok(true),
-            Err(LsmError::Io(error)) if error.kind() == std::io::ErrorKind::StorageFull => {
+            Err(error) if lacks_space(&error) => {
                 if !state.is_blocked.swap(true, Ordering::Relaxed) {
                     tracing::warn!(
                         path = %state.path.display(),
                         "tables are not merged: the disk of the data directory has too little space for it"
                     );
                 }
-                self.pause(now);
+                self.paused = Some(now);
                 Ok(false)
             }
             Err(error) => Err(fjall::Error::from(error).into()),
         }
-    }
-
-    fn pause(&mut self, now: Instant) {
-        self.paused = Some(now);
     }
 
     /// Has the memory table written to disk if it is old.
@@ -370,29 +390,37 @@ impl Upkeep {
         if self.swept.as_ref() == Some(&look) || state.is_stopped() {
             return Ok(());
         }
+        let version = self.space.tree.current_version();
+        let levels = version.iter_levels().enumerate();
+        let runs = levels.flat_map(|(level, runs)| runs.iter().map(move |run| (level, run)));
+        let tables: Vec<_> = runs.flat_map(|(level, run)| run.iter().map(move |t| (level, t))).collect();
+        let keys = tables.iter().map(|(level, table)| (*level, &table.metadata.key_range));
+        let keys: Vec<_> =
+            keys.map(|(level, range)| TableKeys { level, first: range.min(), last: range.max() }).collect();
+        let has_rows = |number: usize, range: &TableKeys<'_>| {
+            let within = Slice::from(range.first)..=Slice::from(range.last);
+            // One that cannot be read may have some.
+            tables.get(number).is_none_or(|(_, table)| table.range(within).next().is_some())
+        };
+        let (mut left, rows) = (DROPS_AT_ONCE, self.rows());
         for (partition, floor) in &look.1 {
-            let version = self.space.tree.current_version();
-            let levels = version.iter_levels().enumerate();
-            let tables = levels.flat_map(|(level, runs)| runs.iter().map(move |run| (level, run)));
-            let tables: Vec<_> = tables
-                .flat_map(|(level, run)| run.iter().map(move |table| (level, &table.metadata.key_range)))
-                .map(|(level, keys)| TableKeys { level, first: keys.min(), last: keys.max() })
-                .collect();
             let (from, to) = keys_below(*partition, *floor);
-            if let Some(range) = droppable(&tables, &from, &to) {
-                self.space.tree.drop_range(range).map_err(fjall::Error::from)?;
+            // Nothing else changes the tables meanwhile, and fewer older ones are no hindrance.
+            for range in droppable(&keys, &from, &to, has_rows).take(left) {
+                self.space.tree.drop_range(range.first..=range.last).map_err(fjall::Error::from)?;
+                left -= 1;
             }
         }
-        self.swept = Some(look);
+        self.orphans += rows.saturating_sub(self.rows());
+        self.swept = (left > 0).then_some(look);
         drop(flush);
         self.drop_old_versions();
         Ok(())
     }
 
     /// Merges once, if anything is to be merged.
-    fn merge(&self, state: &CompactorState, db: &Database) -> Result<(), LsmError> {
-        let tree = &self.space.tree;
-        let first = tree.next_table_id();
+    fn merge(&mut self, state: &CompactorState, db: &Database) -> Result<(), LsmError> {
+        let first = self.space.tree.next_table_id();
         if let (Some(free), Some(available)) = (state.free(), state.available()) {
             state.merge_floor.store(free.saturating_sub(available), Ordering::Relaxed);
         }
@@ -400,33 +428,47 @@ impl Upkeep {
         let newest = db.visible_seqno();
         // What the committer waits for is a merge of the newest tables.
         let is_awaited = state.is_awaited.load(Ordering::Relaxed);
-        let result = if !is_awaited && self.is_mostly_deleted(state) {
+        let rewrites =
+            !std::mem::take(&mut self.has_rewritten_in_vain) && !is_awaited && self.is_mostly_deleted(state);
+        let tree = &self.space.tree;
+        let result = if rewrites {
             state.is_rewriting.store(true, Ordering::Relaxed);
             let result = tree.major_compact(TABLE_BYTES, newest);
             state.is_rewriting.store(false, Ordering::Relaxed);
+            self.has_rewritten_in_vain = result.as_ref().is_err_and(lacks_space);
             result
         } else {
             tree.compact(Arc::new(leveled()), newest)
         };
-        match &result {
-            Ok(()) => state.is_blocked.store(false, Ordering::Relaxed),
-            Err(_) => self.remove_unfinished(first),
+        if result.is_err() {
+            self.remove_unfinished(first);
         }
         result
     }
 
-    /// Whether half of the space's rows are deleted, and what is left of them fits beside them.
-    /// Then rewriting all of it costs no more than the rows did that go.
-    fn is_mostly_deleted(&self, state: &CompactorState) -> bool {
-        let tree = &self.space.tree;
-        let (deletions, bytes) = (tree.tombstone_count(), tree.disk_space());
-        let rows = tree.current_version().iter_tables().map(|table| table.metadata.item_count).sum::<u64>();
-        if bytes < WORTH_BYTES || deletions * 3 < rows || deletions == 0 {
+    /// Whether half of the space's rows are deleted, or half of its entries are deletions of rows
+    /// that are gone already, and what is left fits beside them. Then rewriting all of it costs no
+    /// more than what goes did.
+    fn is_mostly_deleted(&mut self, state: &CompactorState) -> bool {
+        let (deletions, bytes) = (self.space.tree.tombstone_count(), self.space.tree.disk_space());
+        let rows = self.rows() + deletions;
+        // Deletions leave when they are merged with what they delete, orphans or not.
+        self.orphans = self.orphans.min(deletions);
+        let deleted = deletions - self.orphans;
+        let is_worth = deleted * 3 >= rows || deletions * 2 >= rows;
+        if bytes < WORTH_BYTES || deletions == 0 || !is_worth {
             return false;
         }
-        let kept = u128::from(bytes) * u128::from(rows.saturating_sub(2 * deletions)) / u128::from(rows);
+        let kept =
+            u128::from(bytes) * u128::from(rows.saturating_sub(deletions + deleted)) / u128::from(rows);
         let kept = u64::try_from(kept).unwrap_or(u64::MAX);
         kept <= REWRITE_BYTES && state.available().is_some_and(|available| kept + BASE_BYTES <= available)
+    }
+
+    /// Rows in tables, deleted or not; deletions are none.
+    fn rows(&self) -> u64 {
+        let version = self.space.tree.current_version();
+        version.iter_tables().map(|table| table.metadata.item_count - table.tombstone_count()).sum()
     }
 
     /// Removes what a merge that failed has written. Only this thread merges, and no memory table

@@ -89,6 +89,9 @@ pub(crate) struct Tree {
     watermark: Option<Watermark>,
     /// The floors of pending timers that the compactor knows, by partition, ms.
     floors: Vec<u64>,
+    /// A write has waited in vain for a merge that lacks space: no other one does, until one is made
+    /// or there are too many tables.
+    has_given_up: bool,
     path: PathBuf,
     /// The next sync fails.
     #[cfg(test)]
@@ -145,6 +148,7 @@ impl Tree {
             synced: group,
             watermark: None,
             floors: Vec::new(),
+            has_given_up: false,
             path: path.to_owned(),
             #[cfg(test)]
             fail_sync: false,
@@ -315,22 +319,29 @@ impl Tree {
         self.compactor.state().limit(floor, is_space_short);
     }
 
+    /// Whether a write has to wait for the background threads.
+    fn is_behind(&self) -> bool {
+        let available = || self.compactor.state().available().unwrap_or(u64::MAX);
+        // A merge begins by itself from so many tables on, so that waiting for one ends.
+        let is_large = |space: &Keyspace| {
+            space.tree.l0_run_count() > usize::from(NEWEST_TABLES)
+                && next_merge(space) > available() / NEXT_MERGE_SHARE
+        };
+        self.spaces.iter().any(|space| {
+            let waits = space.sealed_memtable_count() > MAX_SEALED || has_many_tables(space);
+            waits || !self.has_given_up && is_large(space)
+        })
+    }
+
     fn table_count(&self) -> usize {
         self.spaces.iter().map(|space| space.tree.table_count()).sum()
     }
 
-    fn wait_for_background(&self) -> Result<(), Fault> {
+    fn wait_for_background(&mut self) -> Result<(), Fault> {
         let merging = self.compactor.state();
-        let budget = merging.available().map_or(u64::MAX, |available| available / NEXT_MERGE_SHARE);
-        // A merge begins by itself from so many tables on, so that waiting for one ends.
-        let is_large = |space: &Keyspace| {
-            space.tree.l0_run_count() > usize::from(NEWEST_TABLES) && next_merge(space) > budget
-        };
-        let is_behind = |space: &Keyspace| {
-            space.sealed_memtable_count() > MAX_SEALED || has_many_tables(space) || is_large(space)
-        };
         let (mut since, mut tables) = (Instant::now(), self.table_count());
-        while self.spaces.iter().any(is_behind) {
+        self.has_given_up &= merging.is_blocked();
+        while self.is_behind() {
             // Says so if the background threads have failed.
             self.db.persist(PersistMode::Buffer)?;
             merging.set_awaited(true);
@@ -348,6 +359,7 @@ impl Tree {
                 if self.spaces.iter().any(has_many_tables) {
                     return Err(Fault::NoSpace("tables cannot be merged".into()));
                 }
+                self.has_given_up = true;
                 break;
             }
         }

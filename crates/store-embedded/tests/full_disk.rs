@@ -19,8 +19,8 @@ use mtimer_types::{Destination, KeyPolicy, Nonce, PartitionId, Target, Time, Tim
 const MIB: u64 = 1024 * 1024;
 const DISK: &str = "MTIMER_TEST_DISK";
 const PAYLOAD: &str = "MTIMER_TEST_PAYLOAD";
-/// What the store keeps whatever is set: see `a_small_disk_takes_nothing_and_says_so`.
-const RESERVE: u64 = 64 * MIB;
+/// What the store keeps of a disk that is too small for the default, as little as can be set.
+const SMALL_RESERVE: u64 = mtimer_types::limits::MIN_DISK_RESERVE_BYTES;
 const PARTITIONS: u16 = 4;
 /// No step of a test takes longer.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -74,7 +74,10 @@ fn free(disk: &Path) -> u64 {
 }
 
 fn open(disk: &Path) -> EmbeddedStore {
-    let space = SpaceLimits { watermark: RESERVE, reserve: RESERVE };
+    let found = rustix::fs::statvfs(disk).unwrap();
+    let is_small = found.f_blocks * found.f_frsize < 512 * MIB;
+    let reserve = if is_small { SMALL_RESERVE } else { SpaceLimits::default().reserve };
+    let space = SpaceLimits { watermark: reserve, reserve };
     EmbeddedStore::open(EmbeddedOptions { space, ..EmbeddedOptions::new(disk.join("data"), PARTITIONS) })
         .unwrap_or_else(|error| panic!("{error}"))
 }
@@ -270,7 +273,7 @@ async fn fills_and_parks() {
 #[test]
 fn a_full_disk_parks_all_that_it_holds() {
     let sizes: &[(u64, usize)] = if long() {
-        &[(288, 100), (288, 1_000), (700, 1_000), (2_048, 1_000), (2_048, 16_000)]
+        &[(288, 100), (288, 1_000), (700, 100), (700, 1_000), (700, 16_000), (2_048, 1_000), (2_048, 16_000)]
     } else {
         &[(288, 4_096)]
     };

@@ -195,8 +195,7 @@ fn campaigned(answer: &Value) -> Option<Campaigned> {
         let published = published.bytes().map(Bytes::copy_from_slice);
         return Some(Campaigned::Won { term: Term(term.number()?), published });
     }
-    let LeaseHolder { address, term, remaining_ms } = held(answer)??;
-    Some(Campaigned::Held { address, term, remaining_ms })
+    held(answer)?.map(Campaigned::Held)
 }
 
 /// Reads the answer of `holder.lua`; that of `campaign.lua` is the same if the lease is another's.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use mtimer_store::{Campaigned, Candidate, Coordination, Lease, Store, StoreError, StoreFuture};
+use mtimer_store::{Campaigned, Candidate, Coordination, Lease, LeaseHolder, Store, StoreError, StoreFuture};
 use mtimer_store_redis::test_support::{Server, TestCluster};
 use mtimer_store_redis::{DEFAULT_PARTITIONS, RedisOptions};
 use mtimer_types::{PartitionId, Term};
@@ -71,7 +71,8 @@ async fn a_strangers_value_is_shown_and_left_alone() {
         (&*long, &long[..254]),
     ] {
         server.call::<()>(&["SET", "leader:{t}", value]);
-        let held = Campaigned::Held { address: shown.into(), term: Term(0), remaining_ms: None };
+        let holder = LeaseHolder { address: shown.into(), term: Term(0), remaining_ms: None };
+        let held = Campaigned::Held(holder);
         assert_eq!(sure(|| store.campaign(candidate("10.0.0.2:7400"))).await, held);
         for wrong in [Term(0), Term(1)] {
             assert!(!sure(|| store.renew(lease(wrong), LONG)).await);
@@ -85,7 +86,7 @@ async fn a_strangers_value_is_shown_and_left_alone() {
     server.call::<()>(&["HSET", "leader:{t}", "a", "b"]);
     server.call::<()>(&["PEXPIRE", "leader:{t}", "600000"]);
     match sure(|| store.campaign(candidate(ADDRESS))).await {
-        Campaigned::Held { address, term: Term(0), remaining_ms: Some(1..=600_000) } => {
+        Campaigned::Held(LeaseHolder { address, term: Term(0), remaining_ms: Some(1..=600_000) }) => {
             assert_eq!(address, "a hash");
         }
         other => panic!("{other:?}"),

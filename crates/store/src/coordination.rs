@@ -66,17 +66,10 @@ pub enum Campaigned {
         published: Option<Bytes>,
     },
     /// Somebody else does.
-    Held {
-        /// Its address; whatever the key holds, if mtimer has not written it.
-        address: String,
-        /// Its term; 0 if mtimer has not written it.
-        term: Term,
-        /// How long the lease lasts if it is not renewed, ms; `None`: it never runs out by itself.
-        remaining_ms: Option<u64>,
-    },
+    Held(LeaseHolder),
 }
 
-/// Who has the lease, for one that does not campaign. The same as in [`Campaigned::Held`].
+/// Who has the lease.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LeaseHolder {
     /// Its address; whatever the key holds, if mtimer has not written it.

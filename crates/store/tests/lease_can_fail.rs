@@ -198,14 +198,14 @@ impl BrokenLease {
                 }
                 Campaigned::Won { term, published }
             }
-            Campaigned::Held { address, mut term, mut remaining_ms } => {
+            Campaigned::Held(mut holder) => {
                 if self.has(Flaw::HolderUnknown) {
-                    term = Term(0);
+                    holder.term = Term(0);
                 }
                 if self.has(Flaw::RemainingUnknown) {
-                    remaining_ms = None;
+                    holder.remaining_ms = None;
                 }
-                Campaigned::Held { address, term, remaining_ms }
+                Campaigned::Held(holder)
             }
         }
     }

@@ -58,16 +58,8 @@ impl Node {
                 self.keeper.back_off(now);
             }
             Ok(Campaigned::Won { .. }) => self.keeper.back_off(now),
-            Ok(Campaigned::Held { address, term, remaining_ms }) => {
-                self.see(now, term);
-                if self.leadership.is_none() {
-                    self.held(now, &address, term, remaining_ms);
-                }
-            }
-            Err(_) => {
-                self.trouble.end();
-                self.keeper.failed(now);
-            }
+            Ok(Campaigned::Held(holder)) => self.held(now, &holder),
+            Err(_) => self.unanswered(now),
         }
     }
 
@@ -75,21 +67,19 @@ impl Node {
     pub(super) fn looked(&mut self, now: u64, sent: u64, answer: Result<Option<LeaseHolder>, StoreError>) {
         self.keeper.answered(sent);
         match answer {
-            Ok(Some(LeaseHolder { address, term, remaining_ms })) => {
-                self.see(now, term);
-                if self.leadership.is_none() {
-                    self.held(now, &address, term, remaining_ms);
-                }
-            }
+            Ok(Some(holder)) => self.held(now, &holder),
             Ok(None) => {
                 self.trouble.end();
                 self.keeper.back_off(now);
             }
-            Err(_) => {
-                self.trouble.end();
-                self.keeper.failed(now);
-            }
+            Err(_) => self.unanswered(now),
         }
+    }
+
+    /// The store has not said who leads.
+    fn unanswered(&mut self, now: u64) {
+        self.trouble.end();
+        self.keeper.failed(now);
     }
 
     /// Whether this broker is reached has been looked at.
@@ -156,7 +146,12 @@ impl Node {
     }
 
     /// Somebody else has the lease.
-    pub(super) fn held(&mut self, now: u64, address: &str, term: Term, remaining_ms: Option<u64>) {
+    fn held(&mut self, now: u64, holder: &LeaseHolder) {
+        let (address, term) = (holder.address.as_str(), holder.term);
+        self.see(now, term);
+        if self.leadership.is_some() {
+            return;
+        }
         // Whether there is a broker to connect to: not this one, nor a value of another program.
         let names_a_leader = term > Term(0) && is_address(address) && address != self.options.address;
         let linked = self.link.leader();
@@ -164,7 +159,7 @@ impl Node {
             // The linked leader has spoken meanwhile, and is the same or newer.
             return;
         }
-        self.keeper.held(now, names_a_leader.then_some(address), remaining_ms);
+        self.keeper.held(now, names_a_leader.then_some(address), holder.remaining_ms);
         if names_a_leader && self.link.to() != Some(address) {
             self.connect(now, address);
         }

@@ -14,6 +14,18 @@ struct Held {
     until: u64,
 }
 
+impl Held {
+    fn shown(&self, now: u64) -> LeaseHolder {
+        let remaining_ms = Some(self.until - now);
+        LeaseHolder { address: self.address.clone(), term: Term(self.term), remaining_ms }
+    }
+}
+
+/// What another program has written.
+fn nobody() -> LeaseHolder {
+    LeaseHolder { address: "a string".into(), term: Term(0), remaining_ms: None }
+}
+
 /// Who owns a partition, by its record.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Owner {
@@ -46,15 +58,14 @@ impl Store {
 
     pub(crate) fn campaign(&mut self, now: u64, c: &Candidate) -> Campaigned {
         if self.names_no_leader {
-            return Campaigned::Held { address: "a string".into(), term: Term(0), remaining_ms: None };
+            return Campaigned::Held(nobody());
         }
         let held =
             self.held.as_ref().filter(|h| h.until > now && self.sabotage != Some(Sabotage::LeaseForAll));
         if let Some(h) = held
             && h.address != c.address
         {
-            let remaining_ms = Some(h.until - now);
-            return Campaigned::Held { address: h.address.clone(), term: Term(h.term), remaining_ms };
+            return Campaigned::Held(h.shown(now));
         }
         let same = held.filter(|h| h.incarnation == c.incarnation).map(|h| h.term);
         let rise = u64::from(self.sabotage != Some(Sabotage::SameTermForAll));
@@ -67,11 +78,9 @@ impl Store {
 
     pub(crate) fn holder(&self, now: u64) -> Option<LeaseHolder> {
         if self.names_no_leader {
-            return Some(LeaseHolder { address: "a string".into(), term: Term(0), remaining_ms: None });
+            return Some(nobody());
         }
-        let h = self.held.as_ref().filter(|h| h.until > now)?;
-        let remaining_ms = Some(h.until - now);
-        Some(LeaseHolder { address: h.address.clone(), term: Term(h.term), remaining_ms })
+        self.held.as_ref().filter(|h| h.until > now).map(|h| h.shown(now))
     }
 
     fn is_held(&self, now: u64, lease: &Lease) -> bool {

@@ -69,6 +69,23 @@ fn a_space_that_is_mostly_deleted_is_rewritten() {
 }
 
 #[test]
+fn a_rewriting_that_had_too_little_space_is_tried_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = CompactorState::new(dir.path());
+    let (db, mut upkeep) = with_tables(dir.path(), &state);
+    while upkeep.tend(&state, &db).unwrap() {}
+    (0..200_u32).for_each(|n| upkeep.space.remove(n.to_be_bytes()).unwrap());
+    upkeep.space.rotate_memtable_and_wait().unwrap();
+    upkeep.has_rewritten_in_vain = true;
+    assert!(!upkeep.tend(&state, &db).unwrap(), "an ordinary merge comes between, and finds nothing to do");
+    assert!(upkeep.space.tree.tombstone_count() > 0);
+    assert!(!upkeep.tend(&state, &db).unwrap(), "not again at once");
+    upkeep.settled = upkeep.settled.map(|(tables, since)| (tables, since.checked_sub(RETRY_AFTER).unwrap()));
+    while upkeep.tend(&state, &db).unwrap() {}
+    assert_eq!(tables_on_disk(&upkeep), 0);
+}
+
+#[test]
 fn an_old_memory_table_is_written_to_disk() {
     let dir = tempfile::tempdir().unwrap();
     let state = CompactorState::new(dir.path());

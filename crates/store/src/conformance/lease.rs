@@ -90,7 +90,7 @@ impl Broker {
     /// Campaigns and must not win. How long the lease lasts.
     async fn lose_to(&self, holder: &Lease) -> u64 {
         match self.campaign(LONG).await {
-            Campaigned::Held { address, term, remaining_ms } => {
+            Campaigned::Held(LeaseHolder { address, term, remaining_ms }) => {
                 assert_eq!((address.as_str(), term), (holder.address.as_str(), holder.term));
                 remaining_ms.expect("a lease that mtimer has written runs out")
             }
@@ -217,7 +217,7 @@ pub(super) async fn of_many_candidates_one_wins(mut kit: Kit) {
             .zip(&campaigns)
             .filter_map(|(c, answer)| match answer {
                 Campaigned::Won { term, .. } => Some(c.lease(*term)),
-                Campaigned::Held { .. } => None,
+                Campaigned::Held(_) => None,
             })
             .collect();
         let [lease] = &won[..] else { panic!("{} have won", won.len()) };

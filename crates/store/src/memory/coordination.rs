@@ -34,6 +34,16 @@ impl MemoryCoordination {
     }
 }
 
+/// Who has a lease that lasts until then.
+fn holder(held: &Lease, until: Instant) -> LeaseHolder {
+    let remaining = until.saturating_duration_since(Instant::now()).as_millis();
+    LeaseHolder {
+        address: held.address.clone(),
+        term: held.term,
+        remaining_ms: Some(u64::try_from(remaining).unwrap_or(u64::MAX)),
+    }
+}
+
 impl Coordination for MemoryCoordination {
     fn campaign(&self, candidate: Candidate) -> StoreFuture<Campaigned> {
         let shared = self.0.clone();
@@ -42,12 +52,7 @@ impl Coordination for MemoryCoordination {
             let Candidate { address, incarnation, seen, .. } = candidate;
             let term = match &state.held {
                 Some((held, until)) if held.address != address => {
-                    let remaining = until.saturating_duration_since(Instant::now()).as_millis();
-                    return Campaigned::Held {
-                        address: held.address.clone(),
-                        term: held.term,
-                        remaining_ms: Some(u64::try_from(remaining).unwrap_or(u64::MAX)),
-                    };
+                    return Campaigned::Held(holder(held, *until));
                 }
                 Some((held, _)) if held.incarnation == incarnation => held.term,
                 _ => shared.raise_term(seen),
@@ -58,15 +63,7 @@ impl Coordination for MemoryCoordination {
     }
 
     fn holder(&self) -> StoreFuture<Option<LeaseHolder>> {
-        self.answer(|state| {
-            let (held, until) = state.held.as_ref()?;
-            let remaining = until.saturating_duration_since(Instant::now()).as_millis();
-            Some(LeaseHolder {
-                address: held.address.clone(),
-                term: held.term,
-                remaining_ms: Some(u64::try_from(remaining).unwrap_or(u64::MAX)),
-            })
-        })
+        self.answer(|state| state.held.as_ref().map(|(held, until)| holder(held, *until)))
     }
 
     fn renew(&self, lease: Lease, ttl_ms: u64) -> StoreFuture<bool> {

@@ -85,7 +85,8 @@ fn a_campaign_that_is_not_answered_is_given_up_after_four_lifetimes_of_a_lease()
     assert_eq!(campaigns(&lab.take()), 1);
     // An answer to an earlier one changes nothing about that, although it says that the lease is
     // free soon.
-    let answer = Ok(Campaigned::Held { address: "a:1".into(), term: Term(3), remaining_ms: Some(10) });
+    let holder = LeaseHolder { address: "a:1".into(), term: Term(3), remaining_ms: Some(10) };
+    let answer = Ok(Campaigned::Held(holder));
     lab.feed(NodeInput::Campaigned { sent: lab.now - 1, answer });
     lab.pass(9_999, false);
     assert_eq!(campaigns(&lab.take()), 0);

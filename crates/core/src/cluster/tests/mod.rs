@@ -75,7 +75,8 @@ impl Lab {
     }
 
     fn held(&mut self, address: &str, term: u64, remaining_ms: Option<u64>) {
-        let answer = Ok(Campaigned::Held { address: address.into(), term: Term(term), remaining_ms });
+        let holder = LeaseHolder { address: address.into(), term: Term(term), remaining_ms };
+        let answer = Ok(Campaigned::Held(holder));
         self.feed(NodeInput::Campaigned { sent: self.now, answer });
     }
 
