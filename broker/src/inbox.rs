@@ -251,12 +251,13 @@ pub(crate) fn sort(message: ClientMessage, role: Role, cluster: bool) -> Result<
 mod tests {
     use futures_util::FutureExt;
     use mtimer_protocol::Request;
+    use mtimer_protocol::ops::Purge;
     use mtimer_types::{Time, TimerId};
 
     use super::*;
 
     fn request(ops: usize) -> SessionEvent {
-        let ops = (0..ops).map(|n| RequestOp::Purge { id: TimerId::from_u128(n as u128) }).collect();
+        let ops = (0..ops).map(|n| RequestOp::Purge(Purge { id: TimerId::from_u128(n as u128) })).collect();
         SessionEvent::Request(Request { corr: 1, first_sent: Time::ZERO, ops })
     }
 

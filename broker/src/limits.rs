@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use mtimer_access::{Limit, Limits, Principal, TokenBucket, Verb};
 use mtimer_core::{DeniedOp, Now};
-use mtimer_protocol::{ErrorCode, Request, RequestOp};
+use mtimer_protocol::{ErrorCode, Request};
 use mtimer_types::limits::MAX_LIMITED;
 use mtimer_types::{Destination, Timer};
 use parking_lot::{Mutex, MutexGuard};
@@ -201,7 +201,7 @@ impl Limiter {
         for (at, op) in request.ops.iter().enumerate() {
             if let Some(one) = denied.next_if(|one| one.at == at) {
                 all.push(one);
-            } else if let RequestOp::Schedule { timer, .. } = op
+            } else if let Some(timer) = op.subject().brings()
                 && let Err(over) = self.admit(&mut state, now, who, timer)
             {
                 all.push(DeniedOp { at, code: over.code(), why: over.to_string() });

@@ -11,6 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use mtimer_core::{SessionEvent, SessionId};
+use mtimer_protocol::ops::Schedule;
 use mtimer_protocol::{Delivery, RequestOp};
 use mtimer_store::Verdict;
 use mtimer_types::headers::{TRACEPARENT, TRACESTATE};
@@ -133,7 +134,7 @@ impl Traces {
             }
             SessionEvent::Request(request) | SessionEvent::Screened { request, .. } => {
                 for op in &mut request.ops {
-                    if let RequestOp::Schedule { timer, .. } = op
+                    if let RequestOp::Schedule(Schedule { timer, .. }) = op
                         && context(&timer.headers).is_some()
                     {
                         stamp(Arc::make_mut(timer), now);
@@ -290,12 +291,12 @@ mod tests {
             headers: headers(pairs),
             ..Timer::new(TimerId::from_u128(1), Destination::new("g", "a").unwrap(), at(500))
         };
-        let ops = vec![RequestOp::Schedule { timer: timer.into(), policy: KeyPolicy::Create }];
+        let ops = vec![RequestOp::Schedule(Schedule { timer: timer.into(), policy: KeyPolicy::Create })];
         let mut event = SessionEvent::Request(Request { corr: 1, first_sent: at(0), ops });
         traces().0.see(S, &mut event, at(17));
         match event {
             SessionEvent::Request(Request { mut ops, .. }) => match ops.remove(0) {
-                RequestOp::Schedule { timer, .. } => timer.headers.clone(),
+                RequestOp::Schedule(Schedule { timer, .. }) => timer.headers.clone(),
                 op => panic!("{op:?}"),
             },
             event => panic!("{event:?}"),

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use mtimer_access::{Token, TokenEntry};
 use mtimer_broker::{AccessOptions, Broker, BrokerOptions, BrokerTlsOptions, start};
+use mtimer_protocol::ops::{Cancel, Purge};
 use mtimer_protocol::{
     ClientMessage, ErrorCode, Hello, OpReply, Query, QueryAnswer, RequestOp, Role, ServerMessage,
 };
@@ -86,7 +87,7 @@ async fn each_operation_is_allowed_or_refused_by_itself() {
     let broker = guarded(&path).await;
     let mut client = with_token(&broker, 1).await;
     let (mine, other) = (timer("mine", 60_000, b""), timer("other", 60_000, b""));
-    let cancel = |target: Target| RequestOp::Cancel { target, request: 1 };
+    let cancel = |target: Target| RequestOp::Cancel(Cancel { target, request: 1 });
     let key = || Key::new("k").unwrap();
     let replies = client
         .request(vec![
@@ -95,7 +96,7 @@ async fn each_operation_is_allowed_or_refused_by_itself() {
             cancel(Target::Key(dest("mine"), key())),
             cancel(Target::Key(dest("other"), key())),
             cancel(mine.id.into()),
-            RequestOp::Purge { id: mine.id },
+            RequestOp::Purge(Purge { id: mine.id }),
         ])
         .await;
     assert!(is_denied(&replies[0], "schedule", "group/other"), "{replies:?}");

@@ -5,6 +5,7 @@ mod support;
 use std::time::Duration;
 
 use mtimer_broker::{Broker, BrokerOptions};
+use mtimer_protocol::ops::Purge;
 use mtimer_protocol::{
     ClientMessage, ErrorCode, Hello, Query, Request, RequestOp, Role, ServerMessage, Settlement,
 };
@@ -201,7 +202,7 @@ fn row(message: &ClientMessage) -> ([Fate; 3], Option<ClientMessage>) {
         }
         ClientMessage::Register { .. } => (of_clients, Some(ClientMessage::Unregister { registration: 1 })),
         ClientMessage::Unregister { .. } => {
-            let ops = vec![RequestOp::Purge { id }];
+            let ops = vec![RequestOp::Purge(Purge { id })];
             let next = ClientMessage::Request(Request { corr: 1, first_sent: Time::ZERO, ops });
             (of_clients, Some(next))
         }

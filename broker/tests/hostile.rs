@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use mtimer_broker::{Broker, BrokerOptions};
 use mtimer_core::EngineOptions;
+use mtimer_protocol::ops::Purge;
 use mtimer_protocol::{
     ClientMessage, Delivery, ErrorCode, OpReply, Query, Request, RequestOp, ServerMessage, SettleRefusal,
 };
@@ -75,7 +76,8 @@ async fn a_second_hello() {
 
 #[tokio::test]
 async fn a_batch_over_the_limit() {
-    let ops = (0..=MAX_BATCH as u128).map(|n| RequestOp::Purge { id: TimerId::from_u128(n) }).collect();
+    let ops =
+        (0..=MAX_BATCH as u128).map(|n| RequestOp::Purge(Purge { id: TimerId::from_u128(n) })).collect();
     let request = ClientMessage::Request(Request { corr: 1, first_sent: support::now(), ops });
     let text = format!("{} elements where {MAX_BATCH} are the most", MAX_BATCH + 1);
     sends(&frame(&request), "frames_malformed_total", &text).await;

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use mtimer_broker::{
     AccessOptions, Broker, BrokerOptions, BrokerTlsOptions, DEFAULT_HTTP, HttpListen, StartError, start,
 };
+use mtimer_protocol::ops::{Cancel, Schedule};
 use mtimer_protocol::{ClientMessage, OpReply, Request, RequestOp, ServerMessage};
 use mtimer_store::{
     Acquire, AcquireError, Acquired, MemoryStore, OwnerRecord, Store, StoreClock, StoreFuture, StoreInfo,
@@ -192,7 +193,10 @@ async fn metrics_follow_what_is_provoked() {
     let mut bad = timer("a", 10, b"");
     bad.id = TimerId::new(bad.due, Time::ZERO, PartitionId(99), 1);
     let refused = client
-        .request(vec![RequestOp::Schedule { timer: bad.into(), policy: mtimer_types::KeyPolicy::Create }])
+        .request(vec![RequestOp::Schedule(Schedule {
+            timer: bad.into(),
+            policy: mtimer_types::KeyPolicy::Create,
+        })])
         .await;
     assert!(matches!(refused[..], [OpReply::Failed { .. }]));
     client.schedule(&timer("nobody", 1, b"")).await;
@@ -301,7 +305,7 @@ async fn dead_letters_that_cancels_make_are_counted_by_their_reason() {
         let one = timer("a", 1, b"");
         client.schedule(&one).await;
         let (d, _) = client.deliveries(1).await.remove(0);
-        let cancel = RequestOp::Cancel { target: one.id.into(), request };
+        let cancel = RequestOp::Cancel(Cancel { target: one.id.into(), request });
         // Before its retry is asked for, and while it waits for one.
         if request == 1 {
             assert_eq!(client.request(vec![cancel]).await, [OpReply::TooLate(one.id)]);

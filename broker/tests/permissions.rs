@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use mtimer_access::{TokenEntry, Verb};
 use mtimer_broker::{AccessOptions, Broker, BrokerOptions, PeerToken};
+use mtimer_protocol::ops::{Cancel, Purge, Replay, Reschedule, Schedule};
 use mtimer_protocol::{
     ClientMessage, ErrorCode, Hello, OpReply, Query, QueryAnswer, RequestOp, Role, ServerMessage,
     SettleRefusal, Settlement,
@@ -128,11 +129,12 @@ async fn each_verb_opens_its_own_requests_and_no_others() {
         let new = timer("app", 60_000, b"");
         let with_key = |policy| {
             let keyed = Timer { key: Key::new("k").ok(), ..timer("app", 60_000, b"") };
-            RequestOp::Schedule { timer: Arc::new(keyed), policy }
+            RequestOp::Schedule(Schedule { timer: Arc::new(keyed), policy })
         };
-        let cancel = |target| RequestOp::Cancel { target, request: 1 };
+        let cancel = |target| RequestOp::Cancel(Cancel { target, request: 1 });
         let by_key = || Target::Key(dest("app"), Key::new("k").unwrap());
-        let reschedule = |target| RequestOp::Reschedule { target, due: Time::from_ms(1 << 41), request: 1 };
+        let reschedule =
+            |target| RequestOp::Reschedule(Reschedule { target, due: Time::from_ms(1 << 41), request: 1 });
         for (op, needed) in [
             (schedule(&new), Verb::Schedule),
             (with_key(KeyPolicy::Keep), Verb::Schedule),
@@ -141,8 +143,8 @@ async fn each_verb_opens_its_own_requests_and_no_others() {
             (cancel(new.id.into()), Verb::Cancel),
             (reschedule(by_key()), Verb::Cancel),
             (reschedule(new.id.into()), Verb::Cancel),
-            (RequestOp::Replay { id: new.id }, Verb::Operate),
-            (RequestOp::Purge { id: new.id }, Verb::Operate),
+            (RequestOp::Replay(Replay { id: new.id }), Verb::Operate),
+            (RequestOp::Purge(Purge { id: new.id }), Verb::Operate),
         ] {
             let what = format!("{op:?} with {verb}");
             assert_eq!(allows_op(client, op).await, verb == needed, "{what}");

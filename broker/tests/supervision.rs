@@ -44,7 +44,7 @@ impl Lane for CursedLane {
         self.0.epoch()
     }
     fn apply(&self, batch: Batch) -> LaneFuture<Vec<Answer>> {
-        assert!(!batch.ops.iter().any(|op| matches!(op, Op::Schedule { .. })), "a curse");
+        assert!(!batch.ops.iter().any(|op| matches!(op, Op::Schedule(_))), "a curse");
         self.0.apply(batch)
     }
     fn load(&self, load: Load) -> LaneFuture<Loaded> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mtimer_protocol::{ClientMessage, ErrorCode, OpReply, Request, RequestOp};
-use mtimer_types::{PartitionId, Target, Time};
+use mtimer_types::{PartitionId, Time};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::Instant;
 
@@ -22,7 +22,7 @@ pub(crate) struct PendingOp {
 
 impl PendingOp {
     pub(crate) fn new(op: RequestOp, partitions: u16, waiter: Waiter) -> Self {
-        let partition = partition_of(&op, partitions);
+        let partition = op.subject().partition(partitions);
         Self { op, partition, waiter }
     }
 }
@@ -276,55 +276,4 @@ impl RequestFrame {
 
 pub(crate) fn unknown(reason: &str) -> RequestError {
     RequestError::Unknown { reason: reason.to_owned() }
-}
-
-pub(crate) fn partition_of_target(target: &Target, partitions: u16) -> PartitionId {
-    match target {
-        Target::Id(id) => id.partition(),
-        Target::Key(dest, key) => PartitionId::of_key(dest, key, partitions),
-    }
-}
-
-fn partition_of(op: &RequestOp, partitions: u16) -> PartitionId {
-    match op {
-        RequestOp::Schedule { timer, .. } => timer.id.partition(),
-        RequestOp::Cancel { target, .. } | RequestOp::Reschedule { target, .. } => {
-            partition_of_target(target, partitions)
-        }
-        RequestOp::Replay { id } | RequestOp::Purge { id } => id.partition(),
-    }
-}
-
-/// Most bytes that an operation takes on the wire.
-pub(crate) fn op_bytes(op: &RequestOp) -> usize {
-    const NUMBERS: usize = 128;
-    NUMBERS
-        + match op {
-            RequestOp::Schedule { timer, .. } => {
-                let key = timer.key.as_ref().map_or(0, |k| k.as_str().len());
-                let tiers = timer.retry.as_ref().map_or(0, |r| r.0.len() * 5);
-                let content = timer.content_bytes() + 2 * timer.headers.len();
-                timer.dest.group().len() + timer.dest.app().len() + key + tiers + content
-            }
-            RequestOp::Cancel { target: Target::Key(dest, key), .. }
-            | RequestOp::Reschedule { target: Target::Key(dest, key), .. } => {
-                dest.group().len() + dest.app().len() + key.as_str().len()
-            }
-            _ => 0,
-        }
-}
-
-/// Whether a reply can be the answer to an operation.
-pub(crate) fn fits(op: &RequestOp, reply: &OpReply) -> bool {
-    use OpReply as R;
-    match op {
-        _ if matches!(reply, R::Failed { .. } | R::Moved { .. }) => true,
-        RequestOp::Schedule { .. } => {
-            matches!(reply, R::Scheduled { .. } | R::Kept { .. } | R::KeyTaken(_) | R::Conflict | R::Ended(_))
-        }
-        RequestOp::Cancel { .. } => matches!(reply, R::Cancelled(_) | R::TooLate(_) | R::NotFound),
-        RequestOp::Reschedule { .. } => matches!(reply, R::Rescheduled(_) | R::TooLate(_) | R::NotFound),
-        RequestOp::Replay { .. } => matches!(reply, R::Done | R::KeyTaken(_) | R::NotFound),
-        RequestOp::Purge { .. } => matches!(reply, R::Done | R::NotFound),
-    }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use mtimer_protocol::ops;
 use mtimer_protocol::{OpReply, Query, QueryAnswer, RequestOp, TimerView};
 use mtimer_types::{Destination, KeyPolicy, Target, Time, Timer, TimerId};
 use tokio::sync::watch;
@@ -144,7 +145,7 @@ impl Client {
         let (mut timer, policy) = self.resolve(schedule)?;
         let (id, span) = (timer.id, trace::schedule(&timer));
         Carried::of(&span).inject(&mut timer);
-        let request = self.request(RequestOp::Schedule { timer: Arc::new(timer), policy });
+        let request = self.request(RequestOp::Schedule(ops::Schedule { timer: Arc::new(timer), policy }));
         let result = scheduled(id, request.instrument(span.clone()).await);
         trace::scheduled(&span, &result);
         result
@@ -174,7 +175,7 @@ impl Client {
                 Ok((mut timer, policy)) => {
                     let id = timer.id;
                     carried.inject(&mut timer);
-                    ops.push(RequestOp::Schedule { timer: Arc::new(timer), policy });
+                    ops.push(RequestOp::Schedule(ops::Schedule { timer: Arc::new(timer), policy }));
                     Ok(id)
                 }
                 Err(error) => Err(error.into()),
@@ -211,7 +212,10 @@ impl Client {
     ///
     /// Dropping the future breaks nothing; a request that was sent may be done all the same.
     pub async fn cancel(&self, target: impl Into<Target>) -> Result<Cancelled, RequestError> {
-        match self.request(RequestOp::Cancel { target: target.into(), request: rand::random() }).await? {
+        match self
+            .request(RequestOp::Cancel(ops::Cancel { target: target.into(), request: rand::random() }))
+            .await?
+        {
             OpReply::Cancelled(id) => Ok(Cancelled::Cancelled(id)),
             OpReply::TooLate(id) => Ok(Cancelled::TooLate(id)),
             OpReply::NotFound => Ok(Cancelled::NotFound),
@@ -246,7 +250,8 @@ impl Client {
         when: impl Into<When>,
     ) -> Result<Rescheduled, RequestError> {
         let due = when.into().time(self.now());
-        let op = RequestOp::Reschedule { target: target.into(), due, request: rand::random() };
+        let op =
+            RequestOp::Reschedule(ops::Reschedule { target: target.into(), due, request: rand::random() });
         match self.request(op).await? {
             OpReply::Rescheduled(id) => Ok(Rescheduled::Rescheduled(id)),
             OpReply::TooLate(id) => Ok(Rescheduled::TooLate(id)),

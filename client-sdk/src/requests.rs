@@ -20,7 +20,7 @@ use mtimer_types::limits::{MAX_BATCH, MAX_FRAME};
 use tokio::time::Instant;
 
 use crate::RequestError;
-use crate::call::{First, PendingOp, RequestFrame, RetryPlan, fits, op_bytes, unknown};
+use crate::call::{First, PendingOp, RequestFrame, RetryPlan, unknown};
 use crate::routes::{Goal, Routes};
 
 /// Most bytes of operations in a frame: what else waits for the connection need not wait long.
@@ -114,7 +114,7 @@ impl Requests {
                 continue;
             }
             let before = *together.get_or_insert(call.waiter.first);
-            bytes += op_bytes(&call.op);
+            bytes += call.op.bytes();
             let full = ops.len() == connection.max_ops || (bytes > connection.max_bytes && !ops.is_empty());
             if full || call.waiter.first != before {
                 break;
@@ -177,7 +177,7 @@ impl Requests {
         };
         let breach = if frame.waiters.len() != replies.len() {
             Some("a reply with too few or too many answers")
-        } else if !frame.ops().iter().zip(&replies).all(|(op, reply)| fits(op, reply)) {
+        } else if !frame.ops().iter().zip(&replies).all(|(op, reply)| op.is_answered_by(reply)) {
             Some("an answer that does not fit its operation")
         } else {
             None

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::RequestError;
 use crate::batch::{BatchAnswers, batch};
-use crate::call::{PendingOp, ReplyTarget, Waiter, op_bytes, partition_of_target};
+use crate::call::{PendingOp, ReplyTarget, Waiter};
 use crate::queries::PendingQuery;
 use crate::router::{ClientStage, Router};
 use crate::routes::Goal;
@@ -93,7 +93,7 @@ impl ClientState {
     /// Asks a broker that can know and waits for the answer.
     pub(crate) async fn query(&self, query: Query) -> Result<QueryAnswer, RequestError> {
         let goal = match &query {
-            Query::Get(target) => Goal::Partition(partition_of_target(target, self.partitions)),
+            Query::Get(target) => Goal::Partition(target.partition(self.partitions)),
             Query::Dead { cursor, .. } | Query::Unconfirmed { cursor, .. } => {
                 Goal::Partition(PartitionId(cursor.map_or(0, |(partition, _)| partition)))
             }
@@ -148,5 +148,5 @@ async fn collect(
 
 /// How many permits an operation takes.
 fn weight(op: &RequestOp) -> u32 {
-    1 + (op_bytes(op) / PERMIT_BYTES) as u32
+    1 + (op.bytes() / PERMIT_BYTES) as u32
 }

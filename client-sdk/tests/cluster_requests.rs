@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use fake::{Cluster, dest, id_in, until};
 use mtimer_client::{Cancelled, Client, ErrorCode, RequestError, Schedule, Status};
+use mtimer_protocol::ops;
 use mtimer_protocol::{
     BrokerView, ClientMessage, ClusterView, OpReply, Query, QueryAnswer, RequestOp, ServerMessage,
 };
@@ -64,7 +65,7 @@ async fn new_timers_go_where_an_owner_is_connected() {
     let mut seen = 0;
     while seen < 1_000 {
         let request = cluster.peers[0].request().await;
-        let even = |op: &RequestOp| matches!(op, RequestOp::Schedule { timer, .. } if timer.id.partition().0 % 2 == 0);
+        let even = |op: &RequestOp| matches!(op, RequestOp::Schedule(ops::Schedule { timer, .. }) if timer.id.partition().0 % 2 == 0);
         assert!(request.ops.iter().all(even));
         seen += request.ops.len();
         cluster.peers[0].scheduled(&request).await;

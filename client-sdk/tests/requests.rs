@@ -9,6 +9,7 @@ use mtimer_client::{
     Cancelled, ErrorCode, Key, KeyPolicy, PartitionId, RequestError, Rescheduled, Schedule, ScheduleError,
     Target, Time, TimerId, limits,
 };
+use mtimer_protocol::ops;
 use mtimer_protocol::{
     ClientMessage, OpReply, Query, QueryAnswer, Request, RequestOp, ServerMessage, Status,
 };
@@ -41,7 +42,9 @@ async fn a_schedule_arrives_as_written_and_its_answer_comes_back() {
     });
     let request = peer.request().await;
     assert!(request.first_sent >= now);
-    let [RequestOp::Schedule { timer, policy }] = &request.ops[..] else { panic!("{request:?}") };
+    let [RequestOp::Schedule(ops::Schedule { timer, policy })] = &request.ops[..] else {
+        panic!("{request:?}")
+    };
     assert_eq!(*policy, KeyPolicy::Replace);
     assert_eq!(timer.id.partition(), PartitionId::of_key(&dest(), &key, 8));
     assert_eq!((timer.id.birth_due(), timer.key.as_ref()), (timer.due, Some(&key)));
@@ -108,7 +111,9 @@ async fn many_are_cut_into_frames_and_answered_in_order() {
             assert!(request.ops.len() <= limits::MAX_BATCH);
             seen += request.ops.len();
             let reply = |op: &RequestOp| match op {
-                RequestOp::Schedule { timer, .. } if timer.payload[..] == 4_000u32.to_be_bytes() => {
+                RequestOp::Schedule(ops::Schedule { timer, .. })
+                    if timer.payload[..] == 4_000u32.to_be_bytes() =>
+                {
                     OpReply::Conflict
                 }
                 _ => OpReply::Scheduled { new: true, replaced: None },
@@ -181,7 +186,7 @@ async fn what_a_lost_connection_left_open_is_repeated_as_it_was() {
     assert_eq!(ops(&again), ops(&open));
     for request in &again {
         let reply = |op: &RequestOp| match op {
-            RequestOp::Cancel { .. } => OpReply::TooLate(TimerId::from_u128(9)),
+            RequestOp::Cancel(_) => OpReply::TooLate(TimerId::from_u128(9)),
             _ => OpReply::Scheduled { new: false, replaced: None },
         };
         let replies = request.ops.iter().map(reply).collect();
@@ -396,12 +401,14 @@ async fn answers_of_every_kind_reach_their_calls() {
             match message {
                 ClientMessage::Request(request) => {
                     let reply = |op: &RequestOp| match op {
-                        RequestOp::Schedule { .. } => OpReply::Kept { id, being_delivered: true },
-                        RequestOp::Cancel { target: Target::Id(id), .. } => OpReply::Cancelled(*id),
-                        RequestOp::Cancel { .. } => OpReply::NotFound,
-                        RequestOp::Reschedule { .. } => OpReply::Rescheduled(id),
-                        RequestOp::Replay { .. } => OpReply::KeyTaken(id),
-                        RequestOp::Purge { .. } => OpReply::Done,
+                        RequestOp::Schedule(_) => OpReply::Kept { id, being_delivered: true },
+                        RequestOp::Cancel(ops::Cancel { target: Target::Id(id), .. }) => {
+                            OpReply::Cancelled(*id)
+                        }
+                        RequestOp::Cancel(_) => OpReply::NotFound,
+                        RequestOp::Reschedule(_) => OpReply::Rescheduled(id),
+                        RequestOp::Replay(_) => OpReply::KeyTaken(id),
+                        RequestOp::Purge(_) => OpReply::Done,
                     };
                     let replies = request.ops.iter().map(reply).collect();
                     peer.send(ServerMessage::Reply { corr: request.corr, replies }).await;

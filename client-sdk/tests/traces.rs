@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use fake::{Broker, delivery, dest, until};
 use mtimer_client::{Headers, Outcome, Schedule};
+use mtimer_protocol::ops;
 use mtimer_protocol::{Delivery, OpReply, RequestOp};
 use mtimer_types::TraceContext;
 use opentelemetry::trace::{SpanKind, Status, TracerProvider as _};
@@ -77,7 +78,7 @@ async fn a_schedule_has_a_span_and_its_timer_carries_it() {
     let (answer, headers) = tokio::join!(outer.with_subscriber(exported.subscriber()), async {
         let request = peer.request().await;
         peer.scheduled(&request).await;
-        let RequestOp::Schedule { timer, .. } = &request.ops[0] else { panic!("{request:?}") };
+        let RequestOp::Schedule(ops::Schedule { timer, .. }) = &request.ops[0] else { panic!("{request:?}") };
         timer.headers.clone()
     });
     let id = answer.unwrap().id;
@@ -104,7 +105,7 @@ async fn many_schedules_share_a_span_and_a_context_of_ones_own_stays() {
             vec![OpReply::Scheduled { new: true, replaced: None }, OpReply::Conflict, OpReply::Conflict];
         peer.send(mtimer_protocol::ServerMessage::Reply { corr: request.corr, replies }).await;
         let headers = |op: &RequestOp| match op {
-            RequestOp::Schedule { timer, .. } => timer.headers.clone(),
+            RequestOp::Schedule(ops::Schedule { timer, .. }) => timer.headers.clone(),
             _ => panic!("{op:?}"),
         };
         request.ops.iter().map(headers).collect::<Vec<_>>()
@@ -156,7 +157,7 @@ async fn a_handlers_span_is_the_child_of_the_timers() {
     peer.deliver(number, vec![Delivery { headers, ..delivery(2) }]).await;
     let request = peer.request().await;
     peer.scheduled(&request).await;
-    let RequestOp::Schedule { timer, .. } = &request.ops[0] else { panic!("{request:?}") };
+    let RequestOp::Schedule(ops::Schedule { timer, .. }) = &request.ops[0] else { panic!("{request:?}") };
     assert_eq!(context(&timer.headers).trace, TraceContext::parse(parent).unwrap().trace);
     assert_eq!(timer.headers.get("tracestate"), Some("other=1"), "the brokers' entry is of the other timer");
     peer.settle(1).await;
@@ -178,7 +179,7 @@ async fn without_a_subscriber_nothing_is_carried() {
     let (answer, headers) = tokio::join!(client.schedule(plain), async {
         let request = peer.request().await;
         peer.scheduled(&request).await;
-        let RequestOp::Schedule { timer, .. } = &request.ops[0] else { panic!("{request:?}") };
+        let RequestOp::Schedule(ops::Schedule { timer, .. }) = &request.ops[0] else { panic!("{request:?}") };
         timer.headers.clone()
     });
     answer.unwrap();

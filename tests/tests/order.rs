@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mtimer_client::{Destination, Key, KeyPolicy, Mode, PartitionId, Target, Time, Timer, TimerId};
+use mtimer_protocol::ops::{Cancel, Schedule};
 use mtimer_protocol::{
     ClientMessage, Delivery, OpReply, Query, QueryAnswer, Request, RequestOp, ServerMessage, Settlement,
 };
@@ -104,7 +105,7 @@ impl Session {
         for key in 0..CROWD {
             let live = self.live.get(&key).copied();
             ops.push(match live.filter(|_| rng.random_range(0..3) == 0) {
-                Some(id) => RequestOp::Cancel { target: Target::Id(id), request: rng.random() },
+                Some(id) => RequestOp::Cancel(Cancel { target: Target::Id(id), request: rng.random() }),
                 None => self.schedule(rng, key, next, round),
             });
         }
@@ -124,7 +125,7 @@ impl Session {
                 due,
             )
         };
-        RequestOp::Schedule { timer: Arc::new(timer), policy: KeyPolicy::Replace }
+        RequestOp::Schedule(Schedule { timer: Arc::new(timer), policy: KeyPolicy::Replace })
     }
 
     /// Sends a request and reads up to its reply.
@@ -145,16 +146,16 @@ impl Session {
 
     fn answered(&mut self, op: RequestOp, reply: OpReply) {
         match (op, reply) {
-            (RequestOp::Schedule { timer, .. }, OpReply::Scheduled { replaced, .. }) => {
+            (RequestOp::Schedule(Schedule { timer, .. }), OpReply::Scheduled { replaced, .. }) => {
                 if let Some(old) = replaced {
                     self.end(old, "replaced");
                 }
                 let key = timer.key.as_ref().unwrap().as_str()[1..].parse().unwrap();
                 self.live.insert(key, timer.id);
             }
-            (RequestOp::Cancel { .. }, OpReply::Cancelled(id)) => self.end(id, "cancelled"),
-            (RequestOp::Cancel { .. }, OpReply::TooLate(_)) => self.count("too late"),
-            (RequestOp::Cancel { .. }, OpReply::NotFound) => {}
+            (RequestOp::Cancel(_), OpReply::Cancelled(id)) => self.end(id, "cancelled"),
+            (RequestOp::Cancel(_), OpReply::TooLate(_)) => self.count("too late"),
+            (RequestOp::Cancel(_), OpReply::NotFound) => {}
             (op, reply) => panic!("{op:?} is answered {reply:?}"),
         }
     }

@@ -13,6 +13,7 @@ use mtimer_client::{
     Callback, Client, Destination, ErrorCode, KeyPolicy, Mode, Outcome, PartitionId, Schedule, Time,
 };
 use mtimer_client::{Timer, TimerId};
+use mtimer_protocol::ops;
 use mtimer_protocol::{ClientMessage, OpReply, Request, RequestOp, ServerMessage};
 use mtimer_tests::{
     Broker, Figures, Final, Handled, Launch, Plan, Recorder, Server, ServerOptions, Signal, Wire, check,
@@ -235,7 +236,7 @@ async fn is_refused(wire: &mut Wire) -> bool {
     let now = Time::from_ms(host_ms());
     let partition = PartitionId(rand::rng().random_range(0..PARTITIONS));
     let timer = Timer::new(TimerId::new(now, now, partition, rand::random()), probes(), now);
-    let schedule = RequestOp::Schedule { timer: timer.into(), policy: KeyPolicy::Create };
+    let schedule = RequestOp::Schedule(ops::Schedule { timer: timer.into(), policy: KeyPolicy::Create });
     match ask(wire, now, schedule).await {
         Some(OpReply::Failed { code: ErrorCode::Unavailable, message }) => {
             assert!(message.contains("store"), "{message:?} does not say that it is the store");

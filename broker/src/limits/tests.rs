@@ -1,5 +1,7 @@
 use bytes::Bytes;
 use mtimer_access::Grant;
+use mtimer_protocol::RequestOp;
+use mtimer_protocol::ops::{Purge, Schedule};
 use mtimer_types::{Headers, KeyPolicy, PartitionId, Time, TimerId};
 
 use super::*;
@@ -22,7 +24,7 @@ fn schedule(to: &str, ahead: u64, payload: usize) -> RequestOp {
         payload: Bytes::from(vec![0; payload]),
         ..Timer::new(TimerId::new(due, Time::from_ms(1_000_000), PartitionId(0), 1), dest(to), due)
     };
-    RequestOp::Schedule { timer: timer.into(), policy: KeyPolicy::Create }
+    RequestOp::Schedule(Schedule { timer: timer.into(), policy: KeyPolicy::Create })
 }
 
 fn request(ops: Vec<RequestOp>) -> Request {
@@ -98,7 +100,7 @@ fn denied_operations_keep_their_places() {
     let limiter = limiter(&[("a", "payload=10")]);
     let ops = vec![
         schedule("a/x", 1, 11),
-        RequestOp::Purge { id: TimerId::from_u128(1) },
+        RequestOp::Purge(Purge { id: TimerId::from_u128(1) }),
         schedule("a/x", 1, 10),
         schedule("b/x", 1, 11),
         schedule("a/x", 1, 12),
@@ -119,9 +121,11 @@ fn denied_operations_keep_their_places() {
 fn headers_count_as_payload() {
     let limiter = limiter(&[("a", "payload=10")]);
     let with = |payload: usize| {
-        let RequestOp::Schedule { timer, policy } = schedule("a/x", 1, payload) else { panic!("a schedule") };
+        let RequestOp::Schedule(Schedule { timer, policy }) = schedule("a/x", 1, payload) else {
+            panic!("a schedule")
+        };
         let headers = Headers::new([("n", "12345")]).unwrap();
-        RequestOp::Schedule { timer: Timer { headers, ..(*timer).clone() }.into(), policy }
+        RequestOp::Schedule(Schedule { timer: Timer { headers, ..(*timer).clone() }.into(), policy })
     };
     let space = 10 - Headers::new([("n", "12345")]).unwrap().bytes();
     assert_eq!(refused(&limiter, now(0), None, &request(vec![with(space)])).0, 0);

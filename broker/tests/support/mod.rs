@@ -15,6 +15,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::{Stream, StreamExt};
 use mtimer_broker::{Broker, BrokerOptions, start};
 use mtimer_core::EngineOptions;
+use mtimer_protocol::ops::Schedule;
 use mtimer_protocol::{
     BrokerLoad, ClientMessage, Delivery, Heartbeat, Hello, MAGIC, OpReply, PeerRequest, Query, QueryAnswer,
     Request, RequestOp, Role, ServerMessage, Settlement, Status, VERSION, Welcome, decode, encode,
@@ -114,7 +115,7 @@ pub(crate) fn timer_in(partition: PartitionId, n: u64, app: &str, ahead: u64, pa
 }
 
 pub(crate) fn schedule(timer: &Timer) -> RequestOp {
-    RequestOp::Schedule { timer: timer.clone().into(), policy: KeyPolicy::Create }
+    RequestOp::Schedule(Schedule { timer: timer.clone().into(), policy: KeyPolicy::Create })
 }
 
 pub(crate) fn hello() -> Hello {

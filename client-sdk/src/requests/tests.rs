@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mtimer_protocol::ops;
 use mtimer_protocol::{BrokerEntry, ClientMessage, Request, RequestOp, Topology};
 use mtimer_types::limits::REPEAT_HORIZON_MS;
 use mtimer_types::{Term, TimerId};
@@ -133,8 +134,9 @@ impl World {
         let permit = Arc::clone(&self.permits).try_acquire_owned().unwrap();
         let n = self.answers.len() as u64;
         let zero = Time::from_ms(0);
-        let op =
-            RequestOp::Purge { id: TimerId::new(zero, zero, mtimer_types::PartitionId(n as u16 % 2), n) };
+        let op = RequestOp::Purge(ops::Purge {
+            id: TimerId::new(zero, zero, mtimer_types::PartitionId(n as u16 % 2), n),
+        });
         let call = PendingOp::new(op, 2, Waiter::new(ReplyTarget::Alone(reply, permit), self.now, TIMEOUT));
         self.requests.push(call, &self.routes);
         self.answers.push(answer);
@@ -230,7 +232,7 @@ impl World {
 
 fn number(op: &RequestOp) -> u64 {
     match op {
-        RequestOp::Purge { id } => id.random(),
+        RequestOp::Purge(ops::Purge { id }) => id.random(),
         other => panic!("never asked: {other:?}"),
     }
 }

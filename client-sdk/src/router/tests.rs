@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use mtimer_protocol::ops;
 use mtimer_protocol::{ErrorCode, RequestOp};
 use mtimer_types::limits::{HEARTBEAT_MS, MAX_BATCH, MAX_FRAME, REPEAT_HORIZON_MS};
 use mtimer_types::{Destination, TimerId};
@@ -48,7 +49,7 @@ impl Gathered {
         let session = router.opened(&welcome()).0.session;
         let (reply, answer) = oneshot::channel();
         let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-        let op = RequestOp::Purge { id: TimerId::from_u128(0) };
+        let op = RequestOp::Purge(ops::Purge { id: TimerId::from_u128(0) });
         router.request([PendingOp::new(op, 1, Waiter::new(ReplyTarget::Alone(reply, permit), now, TIMEOUT))]);
         let mut out = Vec::new();
         router.gather(session, Time::from_ms(1_000_000), now, &mut out);

@@ -11,6 +11,7 @@ use futures_util::{SinkExt, StreamExt};
 use mtimer_client::{
     Client, ClientBuilder, Destination, Epoch, Headers, Mode, PartitionId, Target, Time, TimerId, limits,
 };
+use mtimer_protocol::ops;
 use mtimer_protocol::{
     BrokerEntry, ClientMessage, Delivery, Hello, OpReply, Query, QueryAnswer, Request, RequestOp, Role,
     ServerMessage, Settlement, Topology, Welcome, decode, encode, frame_codec,
@@ -307,7 +308,7 @@ pub fn ids(request: &Request) -> Vec<TimerId> {
         .ops
         .iter()
         .map(|op| match op {
-            RequestOp::Schedule { timer, .. } => timer.id,
+            RequestOp::Schedule(ops::Schedule { timer, .. }) => timer.id,
             other => panic!("not a schedule: {other:?}"),
         })
         .collect()

@@ -3,61 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use mtimer_types::{Destination, limits::MAX_NAME_BYTES};
+use mtimer_types::{Destination, UnknownVerb, Verb, limits::MAX_NAME_BYTES};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-
-/// A kind of action that a token may allow.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-#[repr(u8)]
-pub enum Verb {
-    /// Schedule timers.
-    Schedule,
-    /// Cancel and reschedule timers.
-    Cancel,
-    /// Take callbacks, and settle them.
-    Register,
-    /// Look at timers, dead letters, metrics and the cluster.
-    Read,
-    /// Replay and purge dead letters, drain brokers.
-    Operate,
-    /// Join the cluster as a broker.
-    Broker,
-}
-
-impl Verb {
-    /// Every verb.
-    pub const ALL: [Self; 6] =
-        [Self::Schedule, Self::Cancel, Self::Register, Self::Read, Self::Operate, Self::Broker];
-
-    /// Returns its name, as in the tokens file.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Schedule => "schedule",
-            Self::Cancel => "cancel",
-            Self::Register => "register",
-            Self::Read => "read",
-            Self::Operate => "operate",
-            Self::Broker => "broker",
-        }
-    }
-}
-
-impl fmt::Display for Verb {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Verb {
-    type Err = InvalidGrant;
-
-    fn from_str(text: &str) -> Result<Self, InvalidGrant> {
-        Self::ALL
-            .into_iter()
-            .find(|verb| verb.name() == text)
-            .ok_or_else(|| InvalidGrant::Verb(text.to_owned()))
-    }
-}
 
 /// A set of verbs.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
@@ -155,8 +102,8 @@ fn shown(text: &str) -> String {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum InvalidGrant {
     /// No such verb.
-    #[error("{0:?} is no verb: write schedule, cancel, register, read, operate or broker")]
-    Verb(String),
+    #[error(transparent)]
+    Verb(#[from] UnknownVerb),
     /// No pattern.
     #[error("{pattern:?} is no pattern of destinations: {why}; write group/app, group/* or *")]
     Pattern {
@@ -231,22 +178,17 @@ impl fmt::Display for Grant {
     }
 }
 
-macro_rules! as_text {
-    ($($ty:ty),*) => { $(
-        impl Serialize for $ty {
-            fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-                s.collect_str(self)
-            }
-        }
-
-        impl<'de> Deserialize<'de> for $ty {
-            fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-                String::deserialize(d)?.parse().map_err(de::Error::custom)
-            }
-        }
-    )* };
+impl Serialize for Pattern {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(self)
+    }
 }
-as_text!(Verb, Pattern);
+
+impl<'de> Deserialize<'de> for Pattern {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        String::deserialize(d)?.parse().map_err(de::Error::custom)
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -17,8 +17,9 @@ mod screen;
 mod token;
 
 pub use file::{InvalidTokens, MAX_FILE_BYTES, MAX_TOKENS, TokenEntry, Tokens};
-pub use grant::{Grant, InvalidGrant, Pattern, Verb, Verbs};
+pub use grant::{Grant, InvalidGrant, Pattern, Verbs};
 pub use limits::{InvalidLimit, Limit, Limits, Rate, TokenBucket};
+pub use mtimer_types::Verb;
 pub use principal::{Denied, Principal};
 pub use screen::{denied_ops, screen};
 pub use token::{InvalidToken, Rejected, Token, TokenHash};

@@ -4,9 +4,8 @@
 //! until somebody has decided what it needs.
 
 use mtimer_protocol::{ClientMessage, Query, RequestOp, Role};
-use mtimer_types::{Destination, Target};
+use mtimer_types::{Destination, Target, Verb};
 
-use crate::grant::Verb;
 use crate::principal::{Denied, Principal};
 
 /// What a message needs.
@@ -77,13 +76,10 @@ pub fn of_message(message: &ClientMessage) -> Requirement<'_> {
 
 /// Returns what an operation needs.
 pub fn of_op(op: &RequestOp) -> Requirement<'_> {
-    match op {
-        RequestOp::Schedule { timer, .. } => Requirement::On(Verb::Schedule, &timer.dest),
-        RequestOp::Cancel { target, .. } | RequestOp::Reschedule { target, .. } => match target {
-            Target::Key(dest, _) => Requirement::On(Verb::Cancel, dest),
-            Target::Id(_) => Requirement::Everywhere(Verb::Cancel),
-        },
-        RequestOp::Replay { .. } | RequestOp::Purge { .. } => Requirement::Everywhere(Verb::Operate),
+    match op.subject().dest() {
+        Some(dest) => Requirement::On(op.verb(), dest),
+        // Which destination it is, only the store knows.
+        None => Requirement::Everywhere(op.verb()),
     }
 }
 

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use mtimer_types::Destination;
+use mtimer_types::{Destination, Verb};
 
-use crate::grant::{Grant, Pattern, Verb, Verbs};
+use crate::grant::{Grant, Pattern, Verbs};
 use crate::limits::Limits;
 
 /// Who a session belongs to, and what it may do.

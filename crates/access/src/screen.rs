@@ -1,9 +1,8 @@
 //! Checks of what has several parts: the operations of a request, the rows of an answer.
 
 use mtimer_protocol::{ErrorCode, QueryAnswer, Request};
-use mtimer_types::Destination;
+use mtimer_types::{Destination, Verb};
 
-use crate::grant::Verb;
 use crate::needs;
 use crate::principal::Principal;
 

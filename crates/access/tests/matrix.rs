@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use mtimer_access::{Grant, Principal, Verb, needs};
+use mtimer_protocol::ops::{Cancel, Purge, Replay, Reschedule, Schedule};
 use mtimer_protocol::{
     BrokerLoad, ClientMessage, Heartbeat, Hello, MAGIC, PeerRequest, Query, RequestOp, Role, Settlement,
     VERSION,
@@ -33,7 +34,7 @@ fn by_key() -> Target {
 
 fn schedule(policy: KeyPolicy) -> RequestOp {
     let timer = Timer { key: Key::new("k").ok(), ..Timer::new(id(), dest(), Time::ZERO) };
-    RequestOp::Schedule { timer: Arc::new(timer), policy }
+    RequestOp::Schedule(Schedule { timer: Arc::new(timer), policy })
 }
 
 fn heartbeat() -> Heartbeat {
@@ -58,8 +59,8 @@ fn heartbeat() -> Heartbeat {
 
 /// Operations of a request: the verb, and on which patterns it is enough.
 fn operations() -> Vec<(RequestOp, Verb, [bool; 4])> {
-    let cancel = |target| RequestOp::Cancel { target, request: 1 };
-    let reschedule = |target| RequestOp::Reschedule { target, due: Time::ZERO, request: 1 };
+    let cancel = |target| RequestOp::Cancel(Cancel { target, request: 1 });
+    let reschedule = |target| RequestOp::Reschedule(Reschedule { target, due: Time::ZERO, request: 1 });
     vec![
         (schedule(KeyPolicy::Create), Verb::Schedule, ON_DEST),
         (schedule(KeyPolicy::Keep), Verb::Schedule, ON_DEST),
@@ -69,8 +70,8 @@ fn operations() -> Vec<(RequestOp, Verb, [bool; 4])> {
         (cancel(id().into()), Verb::Cancel, EVERYWHERE),
         (reschedule(by_key()), Verb::Cancel, ON_DEST),
         (reschedule(id().into()), Verb::Cancel, EVERYWHERE),
-        (RequestOp::Replay { id: id() }, Verb::Operate, EVERYWHERE),
-        (RequestOp::Purge { id: id() }, Verb::Operate, EVERYWHERE),
+        (RequestOp::Replay(Replay { id: id() }), Verb::Operate, EVERYWHERE),
+        (RequestOp::Purge(Purge { id: id() }), Verb::Operate, EVERYWHERE),
     ]
 }
 
@@ -119,6 +120,10 @@ fn check_row(what: &str, need: needs::Requirement<'_>, needed: Verb, enough: [bo
 
 #[test]
 fn every_operation_needs_its_verb() {
+    let listed = format!("{:?}", operations());
+    for name in RequestOp::NAMES {
+        assert!(listed.contains(&format!("{name}({name} {{")), "the matrix lacks {name}");
+    }
     for (op, verb, enough) in operations() {
         check_row(&format!("{op:?}"), needs::of_op(&op), verb, enough);
     }

@@ -19,6 +19,7 @@ use std::time::Instant;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use mtimer_core::{Call, CallAnswer, Effect, Engine, EngineOptions, Input, Now, SessionEvent, SessionId};
+use mtimer_protocol::ops::Schedule;
 use mtimer_protocol::{Request, RequestOp, ServerMessage};
 use mtimer_store::memory::MemoryStore;
 use mtimer_store::{Acquire, Lane, LaneError, Store};
@@ -141,7 +142,7 @@ impl World {
                     payload: b"payload".as_slice().into(),
                     headers: Headers::NONE,
                 };
-                RequestOp::Schedule { timer: timer.into(), policy: KeyPolicy::Create }
+                RequestOp::Schedule(Schedule { timer: timer.into(), policy: KeyPolicy::Create })
             });
             let request = Request { corr: first, first_sent: now, ops: ops.collect() };
             self.session(1, SessionEvent::Request(request));

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use mtimer_core::{Call, CallAnswer, Effect, Engine, EngineOptions, Input, Now, SessionEvent, SessionId};
+use mtimer_protocol::ops::Schedule;
 use mtimer_protocol::{OpReply, Request, RequestOp, ServerMessage, Settlement};
 use mtimer_store::memory::MemoryStore;
 use mtimer_store::{Acquire, Lane, LaneError, Store};
@@ -182,7 +183,7 @@ impl World {
             payload: vec![7; 64].into(),
             ..Timer::new(TimerId::new(due, now, PARTITION, self.random >> 2), dest(), due)
         };
-        RequestOp::Schedule { timer: timer.into(), policy: KeyPolicy::Create }
+        RequestOp::Schedule(Schedule { timer: timer.into(), policy: KeyPolicy::Create })
     }
 }
 

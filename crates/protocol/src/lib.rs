@@ -12,7 +12,9 @@ mod cluster;
 mod codec;
 mod delivery;
 mod message;
+pub mod ops;
 mod query;
+mod reply;
 mod request;
 
 pub use cluster::{
@@ -22,8 +24,10 @@ pub use cluster::{
 pub use codec::{DecodeError, EncodeError, decode, encode, encode_frame, frame_codec};
 pub use delivery::{Delivery, SettleRefusal, Settlement};
 pub use message::{ClientMessage, Hello, MAGIC, Role, ServerMessage, UNASKED_PONG, VERSION, Welcome};
+pub use ops::RequestOp;
 pub use query::{
     DeadRow, MAX_PARKED_DESTINATIONS, ParkedDestination, Query, QueryAnswer, Status, TimerState, TimerView,
     UnconfirmedRow,
 };
-pub use request::{ErrorCode, OpReply, Request, RequestOp};
+pub use reply::{ErrorCode, OpReply};
+pub use request::Request;

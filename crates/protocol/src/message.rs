@@ -14,7 +14,8 @@ use crate::bounded::at_most;
 use crate::cluster::{PeerAnswer, PeerRequest, Topology};
 use crate::delivery::{Delivery, SettleRefusal, Settlement};
 use crate::query::{Query, QueryAnswer};
-use crate::request::{ErrorCode, OpReply, Request};
+use crate::reply::{ErrorCode, OpReply};
+use crate::request::Request;
 
 /// The first field of a hello: `MTMR` read as a big-endian number.
 pub const MAGIC: u32 = 0x4d54_4d52;

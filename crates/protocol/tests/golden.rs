@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 use bytes::BytesMut;
-use mtimer_protocol::{decode, encode};
+use mtimer_protocol::{RequestOp, decode, encode};
 use samples::{from_client, from_server, hex};
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -43,6 +43,14 @@ fn every_message_kind_has_its_bytes() {
     assert!(wrong.is_empty(), "these lines differ from golden/v1.txt:\n{}", wrong.join("\n"));
     let names = from_client().len() + from_server().len();
     assert_eq!(golden().len(), names, "golden/v1.txt has lines of no sample");
+}
+
+#[test]
+fn every_operation_has_a_sample() {
+    let samples = format!("{:?}", from_client());
+    for name in RequestOp::NAMES {
+        assert!(samples.contains(&format!("{name}({name} {{")), "samples/mod.rs lacks {name}");
+    }
 }
 
 #[test]

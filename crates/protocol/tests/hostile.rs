@@ -6,6 +6,7 @@
 mod samples;
 
 use bytes::{Bytes, BytesMut};
+use mtimer_protocol::ops::Schedule;
 use mtimer_protocol::{
     ClientMessage, DecodeError, EncodeError, Request, RequestOp, ServerMessage, Settlement, decode, encode,
     frame_codec,
@@ -148,7 +149,7 @@ fn frames_are_bounded_both_ways() {
 fn a_message_that_fills_a_frame_is_read() {
     let request = |payload: usize| {
         let timer = mtimer_types::Timer { payload: vec![7; payload].into(), ..samples::full_timer() };
-        let op = RequestOp::Schedule { timer: timer.into(), policy: mtimer_types::KeyPolicy::Keep };
+        let op = RequestOp::Schedule(Schedule { timer: timer.into(), policy: mtimer_types::KeyPolicy::Keep });
         ClientMessage::Request(Request { corr: 7, first_sent: samples::time(0), ops: vec![op; MAX_BATCH] })
     };
     let overhead = encode(&request(1_000)).unwrap().len() / MAX_BATCH - 1_000;

@@ -5,6 +5,7 @@
 mod samples;
 
 use bytes::{Bytes, BytesMut};
+use mtimer_protocol::ops::{Cancel, Purge, Replay, Reschedule, Schedule};
 use mtimer_protocol::{
     BrokerEntry, BrokerLoad, BrokerView, ClientMessage, ClientView, ClusterView, Delivery, ErrorCode,
     Heartbeat, MemberView, OpReply, PartitionView, PeerAnswer, PeerRequest, Query, QueryAnswer, Request,
@@ -72,15 +73,13 @@ prop_compose! {
 fn op() -> impl Strategy<Value = RequestOp> {
     let policy = prop_oneof![Just(KeyPolicy::Create), Just(KeyPolicy::Replace), Just(KeyPolicy::Keep)];
     prop_oneof![
-        (timer(), policy).prop_map(|(timer, policy)| RequestOp::Schedule { timer: timer.into(), policy }),
-        (target(), any::<u64>()).prop_map(|(target, request)| RequestOp::Cancel { target, request }),
-        (target(), time(), any::<u64>()).prop_map(|(target, due, request)| RequestOp::Reschedule {
-            target,
-            due,
-            request
-        }),
-        id().prop_map(|id| RequestOp::Replay { id }),
-        id().prop_map(|id| RequestOp::Purge { id }),
+        (timer(), policy)
+            .prop_map(|(timer, policy)| RequestOp::Schedule(Schedule { timer: timer.into(), policy })),
+        (target(), any::<u64>()).prop_map(|(target, request)| RequestOp::Cancel(Cancel { target, request })),
+        (target(), time(), any::<u64>())
+            .prop_map(|(target, due, request)| RequestOp::Reschedule(Reschedule { target, due, request })),
+        id().prop_map(|id| RequestOp::Replay(Replay { id })),
+        id().prop_map(|id| RequestOp::Purge(Purge { id })),
     ]
 }
 

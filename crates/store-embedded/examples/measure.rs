@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::future::join_all;
+use mtimer_store::ops::{Park, Schedule, Unpark};
 use mtimer_store::{Acquire, Batch, Lane, Load, Op, Store, Verdict};
 use mtimer_store_embedded::{EmbeddedDurability, EmbeddedOptions, EmbeddedStore};
 use mtimer_types::{Destination, KeyPolicy, Nonce, PartitionId, Time, Timer, TimerId};
@@ -44,7 +45,7 @@ async fn main() -> Result<(), Failure> {
         }
     };
     let at = Clock::start();
-    run(|p, n| Op::Schedule { timer: Arc::new(timer(p, n)), policy: KeyPolicy::Create }).await;
+    run(|p, n| Op::Schedule(Schedule { timer: Arc::new(timer(p, n)), policy: KeyPolicy::Create })).await;
     report("schedule", each * u64::from(lanes), at);
     let at = Clock::start();
     let loaded: u64 = join_all(owners.iter().map(load_all)).await.into_iter().sum();
@@ -52,7 +53,7 @@ async fn main() -> Result<(), Failure> {
     let at = Clock::start();
     run(|p, n| match n % 2 {
         0 => Op::settle(timer(p, n).id, Verdict::Ack),
-        _ => Op::Park { id: timer(p, n).id, failed: 0 },
+        _ => Op::Park(Park { id: timer(p, n).id, failed: 0 }),
     })
     .await;
     report("acknowledge or park", each * u64::from(lanes), at);
@@ -149,7 +150,8 @@ async fn unpark_all(lane: &Arc<dyn Lane>) -> u64 {
     loop {
         let page = lane.parked(timer(PartitionId(0), 0).dest, 0, 1_000).await;
         let rows = page.map(|page| page.rows).unwrap_or_default();
-        let ops: Vec<Op> = rows.iter().map(|row| Op::Unpark { id: row.timer.id, fire: NOW }).collect();
+        let ops: Vec<Op> =
+            rows.iter().map(|row| Op::Unpark(Unpark { id: row.timer.id, fire: NOW })).collect();
         count += ops.len() as u64;
         if ops.is_empty() {
             return count;

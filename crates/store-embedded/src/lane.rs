@@ -104,9 +104,6 @@ impl Lane for EmbeddedLane {
 /// About how many operations a batch is worth: so many, and one for each KiB of payload, so that a
 /// group of calls is bounded in bytes, too.
 fn weight(batch: &Batch) -> usize {
-    let payload = |op: &Op| match op {
-        Op::Schedule { timer, .. } => timer.payload.len() / 1024,
-        _ => 0,
-    };
+    let payload = |op: &Op| op.subject().brings().map_or(0, |timer| timer.payload.len() / 1024);
     batch.ops.len() + batch.ops.iter().map(payload).sum::<usize>()
 }

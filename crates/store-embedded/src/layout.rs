@@ -26,7 +26,7 @@ use std::cmp::Ordering;
 
 use bytes::{Buf, BufMut, Bytes};
 use fjall::Slice;
-use mtimer_store::decide::At;
+use mtimer_store::table::At;
 use mtimer_types::{DeadReason, Epoch, PartitionId, Time, TimerId};
 
 use crate::group;

@@ -7,7 +7,7 @@
 //! as long as reading the journals and up to 1 GiB of tables. What was not answered never prevents
 //! it; damage to what was answered does, and is named with its place (`check.rs`).
 //!
-//! Not in here: what operations mean (`mtimer_store::decide`), any copy of the timers in memory.
+//! Not in here: what operations mean (`mtimer_store::table`), any copy of the timers in memory.
 
 #![deny(missing_docs, clippy::missing_errors_doc)]
 

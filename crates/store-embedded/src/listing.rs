@@ -7,7 +7,7 @@
 use std::ops::Bound;
 
 use fjall::Slice;
-use mtimer_store::decide::{At, Row, Table};
+use mtimer_store::table::{At, Row, Table};
 use mtimer_store::{
     DeadFilter, DeadLetter, Load, Loaded, LoadedTimer, Page, Record, Retained, Taken, Unconfirmed,
 };
@@ -330,6 +330,7 @@ impl LoadBuilder<'_> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
+    use mtimer_store::ops::{Cancel, Schedule};
     use mtimer_store::{Batch, Op, RequestId};
     use mtimer_types::{Epoch, KeyPolicy, Nonce, PartitionId, Target, Timer};
 
@@ -381,8 +382,8 @@ mod tests {
             for _ in 0..timers {
                 let timer = self.timer();
                 let (target, request) = (Target::Id(timer.id), RequestId(self.next));
-                ops.push(Op::Schedule { timer: timer.into(), policy: KeyPolicy::Create });
-                ops.push(Op::Cancel { target, sent_attempt: None, request });
+                ops.push(Op::Schedule(Schedule { timer: timer.into(), policy: KeyPolicy::Create }));
+                ops.push(Op::Cancel(Cancel { target, sent_attempt: None, request }));
             }
             let batch = Batch { now: Time::from_ms(START + second * 1_000), claim: None, ops };
             self.view().apply(&batch).unwrap();
@@ -424,7 +425,7 @@ mod tests {
     fn the_floor_is_not_raised_above_what_is_not_written_yet() {
         let mut store = Committed::new();
         let (timer, now) = (store.timer(), Time::from_ms(START));
-        let ops = vec![Op::Schedule { timer: timer.clone().into(), policy: KeyPolicy::Create }];
+        let ops = vec![Op::Schedule(Schedule { timer: timer.clone().into(), policy: KeyPolicy::Create })];
         store.view().apply(&Batch { now, claim: None, ops }).unwrap();
         store.partition.removed = FLOOR_EVERY;
         store.churn(0, 1);

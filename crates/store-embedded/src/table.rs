@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
 use fjall::Slice;
-use mtimer_store::decide::{self, At, Context, Row, Table};
+use mtimer_store::ops::Subject;
+use mtimer_store::table::{At, Context, Row, Table};
 use mtimer_store::{Answer, Batch, InFlight, LaneError, Op, Place, Record, Refusal, RequestId, Retained};
 use mtimer_types::{Destination, Ended, Key, Target, Time, TimerId};
 
@@ -77,7 +78,7 @@ impl<'a> PartitionTable<'a> {
             self.memo.clear();
             let answer = match self.refusal(op, batch.now)? {
                 Some(refusal) => Answer::Refused(refusal),
-                None => decide::apply(self, &ctx, op)?,
+                None => op.decide(self, &ctx)?,
             };
             answers.push(answer);
         }
@@ -89,13 +90,11 @@ impl<'a> PartitionTable<'a> {
     /// Why an operation is refused, if it is: it would add to a disk that is full. A repeat of what
     /// was done adds nothing.
     fn refusal(&mut self, op: &Op, now: Time) -> Result<Option<Refusal>, Fault> {
-        let Some((path, free)) = self.full.filter(|_| op.adds()) else { return Ok(None) };
-        let is_repeat = match op {
-            Op::Schedule { timer, .. } => {
-                self.row(timer.id)?.is_some() || self.ended(timer.id, now)?.is_some()
-            }
-            Op::Reschedule { request, .. } => self.answered(*request, now)?.is_some(),
-            _ => false,
+        let Some((path, free)) = self.full.filter(|_| op.is().adds) else { return Ok(None) };
+        let is_repeat = match op.subject() {
+            Subject::New(timer) => self.row(timer.id)?.is_some() || self.ended(timer.id, now)?.is_some(),
+            Subject::Named { request, .. } => self.answered(request, now)?.is_some(),
+            Subject::Timer(_) | Subject::Retained { .. } => false,
         };
         Ok((!is_repeat).then(|| Refusal::DiskFull { path: path.clone(), free }))
     }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 
+use mtimer_store::ops::Schedule;
 use mtimer_store::{
     Acquire, Acquired, Answer, Batch, Health, Lane, LaneError, Op, ScheduleAnswer, Store, StoreError,
 };
@@ -31,7 +32,7 @@ fn timer(n: u64) -> Timer {
 }
 
 fn schedule(n: u64) -> Batch {
-    let ops = vec![Op::Schedule { timer: Arc::new(timer(n)), policy: KeyPolicy::Create }];
+    let ops = vec![Op::Schedule(Schedule { timer: Arc::new(timer(n)), policy: KeyPolicy::Create })];
     Batch { now: Time::from_ms(1_900_000_000_000), claim: None, ops }
 }
 

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mtimer_store::conformance::SeededRandom;
+use mtimer_store::ops::{Park, Schedule};
 use mtimer_store::{Acquire, Answer, Batch, Lane, LaneError, Op, Refusal, Store, StoreError, Verdict};
 use mtimer_store_embedded::{EmbeddedOptions, EmbeddedStore, SpaceLimits};
 use mtimer_types::{Destination, KeyPolicy, Nonce, PartitionId, Target, Time, Timer, TimerId};
@@ -128,7 +129,9 @@ async fn fill(lanes: &[Arc<dyn Lane>], from: u64, bytes: usize) -> Vec<u64> {
         let mut calls = Vec::new();
         for (p, lane) in (0_u64..).zip(lanes) {
             let numbers: Vec<u64> = (0..a_batch).map(|n| next + n * lanes.len() as u64 + p).collect();
-            let op = |n: &u64| Op::Schedule { timer: Arc::new(timer(*n, bytes)), policy: KeyPolicy::Create };
+            let op = |n: &u64| {
+                Op::Schedule(Schedule { timer: Arc::new(timer(*n, bytes)), policy: KeyPolicy::Create })
+            };
             calls.push((lane.apply(batch(numbers.iter().map(op).collect())), numbers));
         }
         next += a_batch * lanes.len() as u64;
@@ -176,7 +179,7 @@ async fn park(lanes: &[Arc<dyn Lane>], numbers: &[u64]) {
         let mut calls = Vec::new();
         for (p, lane) in (0_u64..).zip(lanes) {
             let ours = numbers.iter().filter(|n| **n % u64::from(PARTITIONS) == p);
-            let ops: Vec<_> = ours.map(|n| Op::Park { id: timer(*n, 0).id, failed: 0 }).collect();
+            let ops: Vec<_> = ours.map(|n| Op::Park(Park { id: timer(*n, 0).id, failed: 0 })).collect();
             calls.push((ops.len(), lane.apply(batch(ops))));
         }
         for (count, call) in calls {
@@ -189,7 +192,8 @@ async fn park(lanes: &[Arc<dyn Lane>], numbers: &[u64]) {
 async fn takes(lanes: &[Arc<dyn Lane>], next: &mut u64, bytes: usize) -> bool {
     let timer = Arc::new(timer(*next, bytes));
     let lane = &lanes[0];
-    let answers = lane.apply(batch(vec![Op::Schedule { timer, policy: KeyPolicy::Create }])).await.unwrap();
+    let answers =
+        lane.apply(batch(vec![Op::Schedule(Schedule { timer, policy: KeyPolicy::Create })])).await.unwrap();
     let is_taken = matches!(answers[..], [Answer::Schedule(_)]);
     *next += if is_taken { u64::from(PARTITIONS) } else { 0 };
     is_taken
@@ -320,7 +324,8 @@ async fn is_filled_by_somebody_else() {
     let store = open(&disk);
     let mut ours = lanes(&store).await;
     let first: Vec<u64> = (0..64).collect();
-    let add = |n: &u64| Op::Schedule { timer: Arc::new(timer(*n, bytes)), policy: KeyPolicy::Create };
+    let add =
+        |n: &u64| Op::Schedule(Schedule { timer: Arc::new(timer(*n, bytes)), policy: KeyPolicy::Create });
     for n in &first {
         let answers = ours[(n % u64::from(PARTITIONS)) as usize].apply(batch(vec![add(n)])).await.unwrap();
         assert!(matches!(answers[..], [Answer::Schedule(_)]), "{answers:?}");

@@ -15,8 +15,9 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use futures_util::future::join_all;
+use mtimer_store::answer::RequestId;
 use mtimer_store::conformance::mix;
-use mtimer_store::op::RequestId;
+use mtimer_store::ops::{Cancel, Schedule, Settle};
 use mtimer_store::{Acquire, Answer, Batch, Lane, Op, Store, Verdict};
 use mtimer_store_redis::{RedisOptions, RedisStore};
 use mtimer_types::{
@@ -89,11 +90,11 @@ fn cpu_us() -> f64 {
 }
 
 fn schedule(timer: &Arc<Timer>) -> Op {
-    Op::Schedule { timer: timer.clone(), policy: KeyPolicy::Create }
+    Op::Schedule(Schedule { timer: timer.clone(), policy: KeyPolicy::Create })
 }
 
 fn ack(timer: &Arc<Timer>) -> Op {
-    Op::Settle { id: timer.id, verdict: Verdict::Ack, timer: Some(timer.clone()) }
+    Op::Settle(Settle { id: timer.id, verdict: Verdict::Ack, timer: Some(timer.clone()) })
 }
 
 fn request(timer: &Timer) -> RequestId {
@@ -101,7 +102,7 @@ fn request(timer: &Timer) -> RequestId {
 }
 
 fn cancel(target: Target, timer: &Timer) -> Op {
-    Op::Cancel { target, sent_attempt: None, request: request(timer) }
+    Op::Cancel(Cancel { target, sent_attempt: None, request: request(timer) })
 }
 
 #[tokio::main(flavor = "current_thread")]

@@ -7,6 +7,7 @@ mod support;
 
 use std::collections::BTreeSet;
 
+use mtimer_store::ops::{Cancel, Park, Replay, Reschedule, Trim, Unpark};
 use mtimer_store::{
     AcquireError, Answer, DeadFilter, Op, Place, RequestId, Retained, ScheduleAnswer, StoreError, Verdict,
 };
@@ -53,7 +54,7 @@ async fn damaged_records_at_the_head_of_a_park_are_passed_over() {
     let owner = Owner::new(&server.url()).await;
     let timers: Vec<_> = (0..400).map(|n| timer(now() + DAY + n, 5)).collect();
     owner.apply(timers.iter().map(schedule).collect()).await;
-    owner.apply(timers.iter().map(|t| Op::Park { id: t.id, failed: 0 }).collect()).await;
+    owner.apply(timers.iter().map(|t| Op::Park(Park { id: t.id, failed: 0 })).collect()).await;
     damage_listed(&server, PARK, 300, "p\x20");
     // Whoever follows the cursor sees every other row once.
     let (mut seen, mut cursor) = (Vec::new(), 0);
@@ -107,7 +108,7 @@ async fn operations_on_damaged_records_do_not_end_the_lane() {
         owner.apply(timers.iter().map(schedule).collect()).await;
         let failed = Verdict::Dead { reason: DeadReason::Failed, failed: 1, error: "no".into() };
         let dead = |id| Op::settle(id, failed.clone());
-        owner.apply(timers[10..20].iter().map(|t| Op::Park { id: t.id, failed: 0 }).collect()).await;
+        owner.apply(timers[10..20].iter().map(|t| Op::Park(Park { id: t.id, failed: 0 })).collect()).await;
         owner.apply(timers[20..].iter().map(|t| dead(t.id)).collect()).await;
         for slot in server.keys().into_iter().filter(|k| k.starts_with("slot:")) {
             server.call::<i64>(&["EVAL", DAMAGE_SLOT, "1", &slot, value, "10"]);
@@ -121,14 +122,19 @@ async fn operations_on_damaged_records_do_not_end_the_lane() {
             let request = || RequestId(unique());
             owner.lane.get(target.clone()).await.unwrap();
             let ops = vec![
-                Op::Reschedule { target: target.clone(), due: fire, is_begun: false, request: request() },
+                Op::Reschedule(Reschedule {
+                    target: target.clone(),
+                    due: fire,
+                    is_begun: false,
+                    request: request(),
+                }),
                 Op::settle(id, Verdict::Retry { fire, tier: 1, failed: 1, error: "no".into() }),
-                Op::Park { id, failed: 0 },
-                Op::Unpark { id, fire },
+                Op::Park(Park { id, failed: 0 }),
+                Op::Unpark(Unpark { id, fire }),
                 Op::take(id, 0),
-                Op::Cancel { target, sent_attempt: None, request: request() },
+                Op::Cancel(Cancel { target, sent_attempt: None, request: request() }),
                 dead(id),
-                Op::Replay { id, fire },
+                Op::Replay(Replay { id, fire }),
                 dead(id),
             ];
             let sent: Vec<_> = ops.into_iter().map(|op| owner.send(vec![op])).collect();
@@ -138,7 +144,9 @@ async fn operations_on_damaged_records_do_not_end_the_lane() {
         }
         owner.lane.dead(DeadFilter::default(), 0, 100).await.unwrap();
         owner.lane.taken(0, 100).await.unwrap();
-        owner.one(Op::Trim { of: Retained::Dead, before: now() + 9 * DAY, keep: 0, limit: 1_000 }).await;
+        owner
+            .one(Op::Trim(Trim { of: Retained::Dead, before: now() + 9 * DAY, keep: 0, limit: 1_000 }))
+            .await;
         assert_eq!(owner.lane.census().await.unwrap().dead, 0, "{value:?}");
         assert_eq!(owner.one(schedule(&timer(now() + DAY, 5))).await, NEW, "{value:?}");
     }
@@ -155,9 +163,16 @@ async fn a_timer_that_is_scheduled_over_a_damaged_entry_is_there_for_the_next_ow
         let owner = Owner::new(&server.url()).await;
         let timers: Vec<_> = (0..3).map(|n| timer(now() + DAY + n, 5)).collect();
         owner.apply(timers.iter().map(schedule).collect()).await;
-        owner.one(Op::Park { id: timers[0].id, failed: 0 }).await;
+        owner.one(Op::Park(Park { id: timers[0].id, failed: 0 })).await;
         for (target, due) in timers[1..].iter().map(|t| (Target::Id(t.id), t.due + DAY)) {
-            owner.one(Op::Reschedule { target, due, is_begun: false, request: RequestId(unique()) }).await;
+            owner
+                .one(Op::Reschedule(Reschedule {
+                    target,
+                    due,
+                    is_begun: false,
+                    request: RequestId(unique()),
+                }))
+                .await;
         }
         let shards = shards(&server);
         let mut call = vec!["EVAL", DAMAGE_MOVED];

@@ -4,6 +4,7 @@
 
 mod support;
 
+use mtimer_store::ops::{Park, Reschedule};
 use mtimer_store::{Answer, Batch, Op, Refusal, RequestId, ScheduleAnswer, Store, Verdict};
 use mtimer_store_redis::RedisOptions;
 use mtimer_store_redis::test_support::Server;
@@ -33,8 +34,8 @@ async fn a_server_that_may_evict_gets_no_new_timers_until_it_is_mended() {
     let due = now() + 120_000;
     let batch = vec![
         schedule(&timers[1]),
-        Op::Park { id, failed: 0 },
-        Op::Reschedule { target: Target::Id(id), due, is_begun: false, request },
+        Op::Park(Park { id, failed: 0 }),
+        Op::Reschedule(Reschedule { target: Target::Id(id), due, is_begun: false, request }),
         schedule(&timers[2]),
         Op::settle(id, Verdict::Ack),
     ];

@@ -10,7 +10,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mtimer_store::op::{CancelAnswer, RequestId, RescheduleAnswer, ScheduleAnswer};
+use mtimer_store::answer::{CancelAnswer, RequestId, RescheduleAnswer, ScheduleAnswer};
+use mtimer_store::ops::{Cancel, Reschedule};
 use mtimer_store::{Answer, Batch, Health, Lane, LaneError, Op, Place, Record, Refusal, Store, Verdict};
 use mtimer_store_redis::test_support::{
     Proxy, Sentinels, Server, ServerOptions, as_user, documented_rights, documented_sentinel_rights,
@@ -82,13 +83,13 @@ impl Plan {
     fn step(kind: &str, timer: &Timer) -> (Op, Answer) {
         let (id, request) = (timer.id, RequestId(unique()));
         let (due, target) = (timer.due + 90_000, Target::Id(id));
-        let reschedule = Op::Reschedule { target: target.clone(), due, is_begun: false, request };
+        let reschedule = Op::Reschedule(Reschedule { target: target.clone(), due, is_begun: false, request });
         let retry = Verdict::Retry { fire: due, tier: 1, failed: 1, error: "later".into() };
         let dead = Verdict::Dead { reason: DeadReason::Failed, failed: 1, error: "no".into() };
         match kind {
             "scheduled" => (schedule(timer), NEW),
             "cancelled" => (
-                Op::Cancel { target, sent_attempt: None, request },
+                Op::Cancel(Cancel { target, sent_attempt: None, request }),
                 Answer::Cancel(CancelAnswer::Cancelled(id)),
             ),
             "rescheduled" => (reschedule, Answer::Reschedule(RescheduleAnswer::Rescheduled(id))),

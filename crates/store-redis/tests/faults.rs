@@ -5,6 +5,8 @@ mod support;
 use std::collections::HashMap;
 use std::time::Duration;
 
+use mtimer_store::conformance::properties;
+use mtimer_store::ops::{Cancel, Park, Purge, Replay, Reschedule, Schedule, Trim, Unpark};
 use mtimer_store::{
     Answer, Batch, CancelAnswer, DeadFilter, Health, LaneError, Load, Op, Refusal, RequestId,
     RescheduleAnswer, Retained, ScheduleAnswer, Store, Verdict,
@@ -28,7 +30,7 @@ fn dead(id: TimerId) -> Op {
 }
 
 fn cancel(id: TimerId) -> Op {
-    Op::Cancel { target: Target::Id(id), sent_attempt: None, request: RequestId(unique()) }
+    Op::Cancel(Cancel { target: Target::Id(id), sent_attempt: None, request: RequestId(unique()) })
 }
 
 /// Every operation on a timer that is where it must be for it, and its answer.
@@ -41,17 +43,17 @@ async fn prepared(owner: &Owner) -> Vec<(&'static str, Op, Answer)> {
     let ops: Vec<_> = timers.iter().chain(&taking).chain([&old]).map(schedule).collect();
     assert!(owner.apply(ops).await.iter().all(|a| *a == NEW));
     let id = |n: usize| timers[n].id;
-    owner.one(Op::Park { id: id(1), failed: 0 }).await;
+    owner.one(Op::Park(Park { id: id(1), failed: 0 })).await;
     owner.apply(vec![dead(id(2)), dead(id(3)), dead(id(4))]).await;
     owner.one(Op::take(taking[1].id, 0)).await;
     let fresh = timer(at, 5);
     let newer = keyed(at, "k");
     let (due, request) = (at + 90, RequestId(unique()));
-    let reschedule = Op::Reschedule { target: Target::Id(id(5)), due, is_begun: false, request };
-    let replace = Op::Schedule { timer: newer.into(), policy: KeyPolicy::Replace };
+    let reschedule = Op::Reschedule(Reschedule { target: Target::Id(id(5)), due, is_begun: false, request });
+    let replace = Op::Schedule(Schedule { timer: newer.into(), policy: KeyPolicy::Replace });
     let replaced = ScheduleAnswer::Scheduled { new: true, replaced: Some(old.id) };
     let retry = Verdict::Retry { fire: at + 500, tier: 1, failed: 1, error: "later".into() };
-    let trim = Op::Trim { of: Retained::Dead, before: Time::ZERO, keep: 1, limit: 10 };
+    let trim = Op::Trim(Trim { of: Retained::Dead, before: Time::ZERO, keep: 1, limit: 10 });
     vec![
         ("schedule", schedule(&fresh), NEW),
         ("replace", replace, Answer::Schedule(replaced)),
@@ -63,10 +65,10 @@ async fn prepared(owner: &Owner) -> Vec<(&'static str, Op, Answer)> {
         ("retry", settle(id(8), retry), Answer::Done),
         ("dead", dead(id(9)), Answer::Done),
         ("expired", settle(id(10), Verdict::Expired), Answer::Done),
-        ("park", Op::Park { id: id(11), failed: 0 }, Answer::Done),
-        ("unpark", Op::Unpark { id: id(1), fire: at }, Answer::Done),
-        ("replay", Op::Replay { id: id(2), fire: at }, Answer::Done),
-        ("purge", Op::Purge { id: id(3) }, Answer::Done),
+        ("park", Op::Park(Park { id: id(11), failed: 0 }), Answer::Done),
+        ("unpark", Op::Unpark(Unpark { id: id(1), fire: at }), Answer::Done),
+        ("replay", Op::Replay(Replay { id: id(2), fire: at }), Answer::Done),
+        ("purge", Op::Purge(Purge { id: id(3) }), Answer::Done),
         ("trim", trim, Answer::Trimmed { removed: 1, more: false }),
     ]
 }
@@ -99,10 +101,10 @@ async fn a_pipeline_with_an_answer_lost_in_the_middle_keeps_its_order() {
         // Each answer depends on what went before.
         let steps = vec![
             (schedule(&t), NEW),
-            (Op::Park { id: t.id, failed: 0 }, Answer::Done),
-            (Op::Unpark { id: t.id, fire: t.due }, Answer::Done),
+            (Op::Park(Park { id: t.id, failed: 0 }), Answer::Done),
+            (Op::Unpark(Unpark { id: t.id, fire: t.due }), Answer::Done),
             (dead(t.id), Answer::Done),
-            (Op::Replay { id: t.id, fire: t.due }, Answer::Done),
+            (Op::Replay(Replay { id: t.id, fire: t.due }), Answer::Done),
             (ack(t.id), Answer::Done),
             (ack(t.id), Answer::Gone),
         ];
@@ -152,7 +154,7 @@ async fn readers_and_loads_with_their_answers_lost() {
     let owner = Owner::new(&proxy.url()).await;
     let timers: Vec<_> = (0..50).map(|n| timer(now() + n * 1_000, 5)).collect();
     owner.apply(timers.iter().map(schedule).collect()).await;
-    owner.apply(vec![dead(timers[0].id), Op::Park { id: timers[1].id, failed: 0 }]).await;
+    owner.apply(vec![dead(timers[0].id), Op::Park(Park { id: timers[1].id, failed: 0 })]).await;
     let lane = &owner.lane;
     proxy.lose_answer(MARK);
     let load = Load { until: now() + 60_000, max_timers: 100, max_bytes: 1 << 20, claim: Some(now()) };
@@ -288,7 +290,7 @@ async fn at_the_memory_limit_everything_but_adding_goes_on() {
             other => other,
         };
         let answer = owner.one(op.clone()).await;
-        if op.adds() {
+        if properties::adds(op) {
             assert_eq!(answer, Answer::Refused(Refusal::OutOfMemory), "{name}");
         } else {
             assert_eq!(answer, *expected, "{name}");
@@ -306,7 +308,7 @@ async fn at_the_memory_limit_everything_but_adding_goes_on() {
     assert_eq!(owner.store.owner(PARTITION).await.unwrap().claimed_until, claimed);
     assert!(!owner.load(now() + 99_999).await.is_empty(), "loads go on");
     server.call::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
-    let adding = cases.into_iter().filter(|(name, op, _)| op.adds() && *name != "replay");
+    let adding = cases.into_iter().filter(|(name, op, _)| properties::adds(op) && *name != "replay");
     for (name, op, expected) in adding {
         assert_eq!(owner.one(op).await, expected, "{name}, with memory again");
     }
@@ -478,10 +480,10 @@ async fn connections_cut_at_random_lose_and_repeat_nothing() {
         // Everything at once: each step finds what the one before it has left.
         let steps = [
             (all(&schedule), NEW),
-            (all(&|t| Op::Park { id: t.id, failed: 0 }), Answer::Done),
-            (all(&|t| Op::Unpark { id: t.id, fire: t.due + 5_000 }), Answer::Done),
+            (all(&|t| Op::Park(Park { id: t.id, failed: 0 })), Answer::Done),
+            (all(&|t| Op::Unpark(Unpark { id: t.id, fire: t.due + 5_000 })), Answer::Done),
             (all(&|t| dead(t.id)), Answer::Done),
-            (all(&|t| Op::Replay { id: t.id, fire: t.due }), Answer::Done),
+            (all(&|t| Op::Replay(Replay { id: t.id, fire: t.due })), Answer::Done),
             (all(&|t| ack(t.id)), Answer::Done),
             (all(&|t| ack(t.id)), Answer::Gone),
         ];

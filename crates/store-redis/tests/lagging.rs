@@ -6,7 +6,8 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use mtimer_store::op::ScheduleAnswer;
+use mtimer_store::answer::ScheduleAnswer;
+use mtimer_store::ops::Cancel;
 use mtimer_store::{Answer, Op, Refusal, RequestId};
 use mtimer_store_redis::test_support::{HangingDisk, Proxy, Server, ServerOptions};
 use mtimer_store_redis::{RedisDurability, RedisOptions};
@@ -34,7 +35,7 @@ async fn replicated_answers_wait_for_a_replica_that_stands_still() {
     assert_eq!(owner.one(schedule(&before)).await, NEW);
     replica.freeze();
     let request = RequestId(unique());
-    let cancel = Op::Cancel { target: Target::Id(before.id), sent_attempt: None, request };
+    let cancel = Op::Cancel(Cancel { target: Target::Id(before.id), sent_attempt: None, request });
     assert_eq!(owner.one(schedule(&late)).await, UNCONFIRMED);
     assert_eq!(owner.one(schedule(&late)).await, UNCONFIRMED, "a repeat");
     assert_eq!(owner.one(cancel).await, UNCONFIRMED);

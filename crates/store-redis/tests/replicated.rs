@@ -5,6 +5,7 @@ mod support;
 use std::time::Duration;
 
 use mtimer_store::counters::UNCONFIRMED_PARTITIONS;
+use mtimer_store::ops::Cancel;
 use mtimer_store::{Answer, Batch, Health, Load, Op, Refusal, RequestId, ScheduleAnswer, Store, StoreError};
 use mtimer_store_redis::test_support::{Proxy, Server, ServerOptions};
 use mtimer_store_redis::{RedisDurability, RedisOptions, RedisStore};
@@ -18,7 +19,7 @@ const NEW: Answer = Answer::Schedule(ScheduleAnswer::Scheduled { new: true, repl
 const MARK: &str = "owner:{2}";
 
 fn cancel(id: TimerId) -> Op {
-    Op::Cancel { target: Target::Id(id), sent_attempt: None, request: RequestId(unique()) }
+    Op::Cancel(Cancel { target: Target::Id(id), sent_attempt: None, request: RequestId(unique()) })
 }
 
 /// A replica of a server.

@@ -7,6 +7,7 @@ mod support;
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use mtimer_store::ops::{Cancel, Park, Replay, Reschedule, Settle, Take, Unpark};
 use mtimer_store::{Answer, CancelAnswer, Op, RequestId, RescheduleAnswer, ScheduleAnswer, Verdict};
 use mtimer_store_redis::test_support::{Server, print_durations};
 use mtimer_types::{DeadReason, Mode, SlotWidth, Target, Time, Timer, TimerId};
@@ -45,12 +46,12 @@ impl End {
         let target = match self {
             Self::Acknowledged => {
                 let (id, timer) = (timer.id, Some(Arc::new(timer.clone())));
-                return Op::Settle { id, verdict: Verdict::Ack, timer };
+                return Op::Settle(Settle { id, verdict: Verdict::Ack, timer });
             }
             Self::CancelledById => Target::Id(timer.id),
             Self::CancelledByKey => Target::Key(timer.dest.clone(), timer.key.clone().unwrap()),
         };
-        Op::Cancel { target, sent_attempt: None, request: RequestId(unique()) }
+        Op::Cancel(Cancel { target, sent_attempt: None, request: RequestId(unique()) })
     }
 
     fn answer(self, timer: &Timer) -> Answer {
@@ -123,7 +124,7 @@ async fn life(title: &str, timers: Vec<Timer>, end: End, bounds: Bounds) {
         meter.step("load", f64::INFINITY);
     }
     if fired[0].mode == Mode::AtMostOnce {
-        let take = |t: &Timer| Op::Take { id: t.id, failed: 0, timer: Some(Arc::new(t.clone())) };
+        let take = |t: &Timer| Op::Take(Take { id: t.id, failed: 0, timer: Some(Arc::new(t.clone())) });
         carry_out(&owner, &fired, take, |_| Answer::Done).await;
         meter.step("take", bounds.take);
     }
@@ -300,7 +301,7 @@ async fn large_timers_go_through_in_scripts_of_bounded_size() {
             "reschedule",
             Box::new(move |t| {
                 let (target, request) = (Target::Id(t.id), RequestId(unique()));
-                Op::Reschedule { target, due: due + 86_400_000, is_begun: false, request }
+                Op::Reschedule(Reschedule { target, due: due + 86_400_000, is_begun: false, request })
             }),
         ),
         (
@@ -310,8 +311,8 @@ async fn large_timers_go_through_in_scripts_of_bounded_size() {
                 Op::settle(t.id, Verdict::Retry { fire, tier: 1, failed: 1, error })
             }),
         ),
-        ("park", Box::new(|t| Op::Park { id: t.id, failed: 1 })),
-        ("unpark", Box::new(move |t| Op::Unpark { id: t.id, fire: due })),
+        ("park", Box::new(|t| Op::Park(Park { id: t.id, failed: 1 }))),
+        ("unpark", Box::new(move |t| Op::Unpark(Unpark { id: t.id, fire: due }))),
         ("take", Box::new(|t| Op::take(t.id, 1))),
         (
             "dead-letter",
@@ -320,7 +321,7 @@ async fn large_timers_go_through_in_scripts_of_bounded_size() {
                 Op::settle(t.id, Verdict::Dead { reason, failed: 1, error })
             }),
         ),
-        ("replay", Box::new(move |t| Op::Replay { id: t.id, fire: due })),
+        ("replay", Box::new(move |t| Op::Replay(Replay { id: t.id, fire: due }))),
     ];
     for (step, op) in &steps {
         let before = server.calls_of("evalsha");
@@ -364,7 +365,8 @@ async fn a_dense_wide_slot_is_split_and_every_id_is_still_found() {
     // Some are not at a slot that their id implies.
     for t in timers.iter().step_by(7) {
         let request = mtimer_store::RequestId(unique());
-        let op = Op::Reschedule { target: Target::Id(t.id), due: t.due + 1, is_begun: false, request };
+        let op =
+            Op::Reschedule(Reschedule { target: Target::Id(t.id), due: t.due + 1, is_begun: false, request });
         assert_eq!(owner.one(op).await, Answer::Reschedule(RescheduleAnswer::Rescheduled(t.id)));
     }
     assert!(slots(&server).iter().any(|s| s.starts_with("0.3.")));

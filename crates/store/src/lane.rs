@@ -6,13 +6,18 @@ use std::sync::Arc;
 use mtimer_types::{DeadReason, Destination, Epoch, Nonce, PartitionId, Target, Term, Time, TimerId};
 use tokio::sync::watch;
 
+use crate::answer::Answer;
+use crate::census::Census;
 use crate::coordination::Coordination;
 use crate::error::{AcquireError, LaneError, LaneFuture, StoreFuture};
-use crate::op::{Answer, Batch, Place};
+use crate::ops::Batch;
+use crate::place::Place;
 use crate::record::Record;
 
 #[cfg(doc)]
-use crate::op::{Op, Refusal};
+use crate::answer::Refusal;
+#[cfg(doc)]
+use crate::ops::Op;
 
 /// A place where the timers of all partitions live.
 pub trait Store: Send + Sync + 'static {
@@ -245,7 +250,7 @@ pub struct LoadedTimer {
     pub fire: Time,
     /// Its tier.
     pub tier: u8,
-    /// A predecessor may have sent it: see [`crate::op`].
+    /// A predecessor may have sent it: see [`crate::ops`].
     pub covered: bool,
 }
 
@@ -306,24 +311,4 @@ pub struct Unconfirmed {
     pub epoch: Epoch,
     /// When it became unconfirmed.
     pub since: Time,
-}
-
-/// How many timers of a partition are where.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Census {
-    /// First delivery to come.
-    pub pending: u64,
-    /// Retries to come.
-    pub retrying: u64,
-    /// Parked.
-    pub parked: u64,
-    /// Taken, unconfirmed ones included.
-    pub taken: u64,
-    /// Dead letters.
-    pub dead: u64,
-    /// Live keys.
-    pub keys: u64,
-    /// Everything else that is left in the store for this partition besides remembered outcomes and
-    /// fixed facts (index entries, entries for moved ids): 0 once all of the above are 0.
-    pub residue: u64,
 }

@@ -5,7 +5,7 @@
 //! lost, may say *fenced*) that the easy ones keep as well; the record format they share; an
 //! in-memory model with injectable faults; a conformance suite that every store passes.
 //!
-//! Invariant: everything that decides is in [`op`] (what each operation means) and is the same for
+//! Invariant: everything that decides is in [`ops`] (what each operation means) and is the same for
 //! every store.
 //!
 //! Not in here: slots, scripts, connections, files, the wheel, sessions. The owner of a partition
@@ -14,32 +14,36 @@
 #![deny(missing_docs, clippy::missing_errors_doc)]
 
 mod address;
+pub mod answer;
+mod census;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod coordination;
 pub mod counters;
 pub mod cursor;
-pub mod decide;
+
 pub mod error;
 mod first_line;
 pub mod lane;
 pub mod memory;
-pub mod op;
+pub mod ops;
+pub mod place;
 pub mod record;
+pub mod table;
 pub mod view;
 
 pub use address::without_password;
+pub use answer::{Answer, CancelAnswer, Refusal, RequestId, RescheduleAnswer, ScheduleAnswer};
+pub use census::Census;
 pub use coordination::{Campaigned, Candidate, Coordination, Lease, LeaseHolder};
 pub use cursor::LoadCursor;
 pub use error::{AcquireError, LaneError, LaneFuture, StoreError, StoreFuture};
 pub use first_line::FirstLine;
 pub use lane::{
-    Acquire, Acquired, Census, DeadFilter, DeadLetter, Health, InFlight, Lane, Load, Loaded, LoadedTimer,
+    Acquire, Acquired, DeadFilter, DeadLetter, Health, InFlight, Lane, Load, Loaded, LoadedTimer,
     OwnerRecord, Page, Store, StoreClock, StoreInfo, Taken, Unconfirmed,
 };
 pub use memory::MemoryStore;
-pub use op::{
-    Answer, Batch, CancelAnswer, Op, Place, Refusal, RequestId, RescheduleAnswer, Retained, ScheduleAnswer,
-    Verdict,
-};
+pub use ops::{Batch, Op, Verdict};
+pub use place::{Place, Retained};
 pub use record::{Progress, Record, RecordError};

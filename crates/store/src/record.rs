@@ -44,7 +44,7 @@ pub struct Progress {
     /// A cancel came too late: no attempt follows the one under way.
     pub stopped: bool,
     /// Filed at its present fire time in this epoch, at or below the claims of predecessors (see
-    /// [`crate::op`]).
+    /// [`crate::ops`]).
     pub fresh: Option<Epoch>,
     /// The last failed attempt's error, at most 512 bytes.
     pub last_error: Option<Box<str>>,
@@ -102,7 +102,7 @@ impl Record {
     }
 
     /// Whether a predecessor may have sent this timer, pending at `fire`, to an owner of `epoch`
-    /// (see [`crate::op`]).
+    /// (see [`crate::ops`]).
     pub fn covered(&self, fire: Time, epoch: Epoch, prior_claim: Time) -> bool {
         fire <= prior_claim && self.progress.fresh != Some(epoch)
     }

@@ -2,7 +2,7 @@
 //! since.
 //!
 //! Purpose: such a store reads what the decisions need, tells it to a [`View`], has the view decide
-//! a batch with [`crate::decide`], and writes the [`Changes`]. If an operation needs something that
+//! a batch with [`crate::table`], and writes the [`Changes`]. If an operation needs something that
 //! was not read, the view discards the whole attempt and returns what to read.
 //!
 //! ```text
@@ -15,7 +15,7 @@
 //! };
 //! ```
 //!
-//! Invariant: decided on a view, a batch gives the answers and the state that [`crate::decide`]
+//! Invariant: decided on a view, a batch gives the answers and the state that [`crate::table`]
 //! gives on a table that holds everything. If every key names a stored timer, a batch needs at most
 //! [`MAX_ROUNDS`] rounds of reading. The same facts yield the same needs and the same changes, in
 //! the same order.
@@ -33,8 +33,10 @@ use self::cells::Cells;
 pub use self::changes::{Changes, KeyChange, RowChange};
 use self::need::{Departures, NeedSet};
 pub use self::need::{Fact, Need, first_needs};
-use crate::decide::{self, Context, Row, Table};
-use crate::op::{Answer, Op, RequestId, Retained};
+use crate::answer::{Answer, RequestId};
+use crate::ops::Op;
+use crate::place::Retained;
+use crate::table::{Context, Row, Table};
 
 /// The highest number of rounds of reading that a batch takes if every key names a stored timer.
 ///
@@ -55,7 +57,7 @@ pub struct View {
     ended: Cells<TimerId, Option<Ended>>,
     answered: Cells<RequestId, Option<Answer>>,
     /// Indexed by [`Retained`].
-    retained: [Option<RetainedList>; 2],
+    retained: [Option<RetainedList>; Retained::COUNT],
     missing: NeedSet,
     departures: Departures,
     /// The present operation has stored a row.
@@ -95,7 +97,7 @@ impl View {
     pub fn of(ops: &[Op]) -> Self {
         let mut view = Self::default();
         view.rows.reserve(ops.len());
-        view.ended.reserve(ops.iter().filter(|op| matches!(op, Op::Schedule { .. })).count());
+        view.ended.reserve(ops.iter().filter(|op| op.subject().brings().is_some()).count());
         view
     }
 
@@ -145,8 +147,8 @@ impl View {
             self.stores = false;
             // On an error the view has noted what is missing. Later operations are still decided,
             // to collect what they need; whatever they answer is discarded.
-            answers.extend(decide::apply(self, ctx, op).ok());
-            adds |= self.stores && op.adds();
+            answers.extend(op.decide(self, ctx).ok());
+            adds |= self.stores && op.is().adds;
             self.departures.count(op);
         }
         if self.missing.is_empty() {
@@ -181,7 +183,7 @@ impl View {
 
     /// Makes what was decided part of the facts, and returns what it changes.
     fn commit(&mut self, adds: bool) -> Changes {
-        for of in [Retained::Dead, Retained::Unconfirmed] {
+        for of in Retained::ALL {
             let listing = self.retained[of as usize].as_ref().map(|listing| RetainedList {
                 count: self.count(of, listing),
                 oldest: self.oldest(of, listing).map(Row::id).collect(),

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
 use mtimer_store::conformance::{self, Fault, Harness, Site, Unsupported};
+use mtimer_store::ops::{Cancel, Reschedule, Schedule, Settle};
 use mtimer_store::{
     Acquire, AcquireError, Acquired, Answer, Batch, Census, DeadFilter, DeadLetter, Health, InFlight, Lane,
     LaneFuture, Load, Loaded, Op, OwnerRecord, Page, Place, Record, RequestId, ScheduleAnswer, Store,
@@ -213,17 +214,16 @@ impl BrokenLane {
     fn promise(&self, batch: &Batch) -> Option<Vec<Answer>> {
         let mut seen = self.shared.seen.lock().unwrap();
         let new = |op: &Op| match op {
-            Op::Schedule { timer, .. } => timer.key.is_none() && !seen.contains(&timer.id),
+            Op::Schedule(Schedule { timer, .. }) => timer.key.is_none() && !seen.contains(&timer.id),
             _ => false,
         };
         let all_new = batch.claim.is_none() && !batch.ops.is_empty() && batch.ops.iter().all(new);
         let mut answers = Vec::new();
         for op in &batch.ops {
             let id = match op {
-                Op::Schedule { timer, .. } => timer.id,
-                Op::Cancel { target: Target::Id(id), .. } | Op::Reschedule { target: Target::Id(id), .. } => {
-                    *id
-                }
+                Op::Schedule(Schedule { timer, .. }) => timer.id,
+                Op::Cancel(Cancel { target: Target::Id(id), .. })
+                | Op::Reschedule(Reschedule { target: Target::Id(id), .. }) => *id,
                 _ => continue,
             };
             let new = seen.insert(id);
@@ -234,12 +234,17 @@ impl BrokenLane {
 
     fn spoil(&self, op: &mut Op) {
         match (self.flaw, op) {
-            (Flaw::RequestsForgotten, Op::Cancel { request, .. } | Op::Reschedule { request, .. }) => {
+            (
+                Flaw::RequestsForgotten,
+                Op::Cancel(Cancel { request, .. }) | Op::Reschedule(Reschedule { request, .. }),
+            ) => {
                 *request = RequestId(self.shared.numbers.fetch_add(1, Ordering::Relaxed));
             }
-            (Flaw::ErrorLost, Op::Settle { verdict: Verdict::Dead { error, .. }, .. }) => *error = "".into(),
-            (Flaw::TierLost, Op::Settle { verdict: Verdict::Retry { tier, .. }, .. }) => *tier = 1,
-            (Flaw::UnconfirmedAcknowledged, Op::Settle { verdict, .. })
+            (Flaw::ErrorLost, Op::Settle(Settle { verdict: Verdict::Dead { error, .. }, .. })) => {
+                *error = "".into()
+            }
+            (Flaw::TierLost, Op::Settle(Settle { verdict: Verdict::Retry { tier, .. }, .. })) => *tier = 1,
+            (Flaw::UnconfirmedAcknowledged, Op::Settle(Settle { verdict, .. }))
                 if *verdict == Verdict::Unconfirmed =>
             {
                 *verdict = Verdict::Ack;
@@ -278,8 +283,8 @@ impl Lane for BrokenLane {
                 answers
             }
             Flaw::TakeSkipped => {
-                let takes: Vec<_> = batch.ops.iter().map(|op| matches!(op, Op::Take { .. })).collect();
-                batch.ops.retain(|op| !matches!(op, Op::Take { .. }));
+                let takes: Vec<_> = batch.ops.iter().map(|op| matches!(op, Op::Take(_))).collect();
+                batch.ops.retain(|op| !matches!(op, Op::Take(_)));
                 let answers = self.inner.apply(batch);
                 async move {
                     let mut rest = answers.await?.into_iter();

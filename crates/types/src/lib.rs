@@ -22,6 +22,7 @@ mod target;
 pub mod time;
 pub mod timer;
 pub mod trace;
+mod verb;
 
 pub use backoff::Backoff;
 pub use cohorts::Cohorts;
@@ -36,3 +37,4 @@ pub use target::Target;
 pub use time::Time;
 pub use timer::{KeyPolicy, Mode, Timer};
 pub use trace::TraceContext;
+pub use verb::{UnknownVerb, Verb};

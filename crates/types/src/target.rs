@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::TimerId;
 use crate::name::{Destination, Key, NameError};
+use crate::partition::PartitionId;
 
 /// Names a timer in cancel, reschedule and get: by id, or by key and destination.
 ///
@@ -26,6 +27,16 @@ pub enum Target {
     Id(TimerId),
     /// By the application's key; made by [`Destination::key`], too.
     Key(Destination, Key),
+}
+
+impl Target {
+    /// The partition that it is in, of so many.
+    pub fn partition(&self, partitions: u16) -> PartitionId {
+        match self {
+            Self::Id(id) => id.partition(),
+            Self::Key(dest, key) => PartitionId::of_key(dest, key, partitions),
+        }
+    }
 }
 
 impl Destination {

@@ -5,6 +5,7 @@
 //! Not in here: the order in the queue (`queue`), answers (`answers`).
 
 use mtimer_protocol::OpReply;
+use mtimer_store::ops::{Replay, Unpark};
 use mtimer_store::{Batch, Op};
 use mtimer_types::{PartitionId, Time};
 
@@ -206,7 +207,7 @@ impl OwnedPartition {
     fn begin_batch(&mut self, now: Now, claim: Option<Time>, queued: Vec<Queued>) -> Batch {
         let (mut ops, ctxs): (Vec<Op>, Vec<OpCtx>) = queued.into_iter().unzip();
         for op in &mut ops {
-            if let Op::Replay { fire, .. } | Op::Unpark { fire, .. } = op {
+            if let Op::Replay(Replay { fire, .. }) | Op::Unpark(Unpark { fire, .. }) = op {
                 *fire = now.time;
             }
         }

@@ -1,6 +1,7 @@
 //! From due to sent.
 
 use mtimer_protocol::{Delivery, ServerMessage};
+use mtimer_store::ops::Take;
 use mtimer_store::{Answer, Op, Verdict};
 use mtimer_types::{Mode, Time, TimerId};
 
@@ -192,7 +193,7 @@ impl Engine {
                 let is_whole = entry.record.accepted.is_none();
                 let timer = is_whole.then(|| entry.record.timer.clone());
                 self.set_state(id, EntryState::Taking { member });
-                let op = Op::Take { id, failed, timer };
+                let op = Op::Take(Take { id, failed, timer });
                 self.enqueue(id.partition(), op, OpCtx::Take { id, failed });
             }
             _ => self.deliver(now, id, member),

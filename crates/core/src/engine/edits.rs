@@ -20,6 +20,7 @@
 //! Not in here: the queue in which edits wait (`queue`), their answers (`replies`).
 
 use mtimer_store::Op;
+use mtimer_store::ops::{Cancel, Park, Reschedule, Schedule, Take};
 use mtimer_types::{KeyPolicy, Target, Time, TimerId};
 
 use super::partition::OwnedPartition;
@@ -50,28 +51,28 @@ impl OwnedPartition {
     /// holds the one that it can change. False: it has become pointless.
     pub(super) fn prepare_to_leave(&mut self, op: &mut Op, ctx: &mut OpCtx) -> bool {
         if let (
-            Op::Schedule { policy: KeyPolicy::Keep, .. },
+            Op::Schedule(Schedule { policy: KeyPolicy::Keep, .. }),
             OpCtx::Schedule { name: Some(name), begun, .. },
         ) = (&*op, &mut *ctx)
         {
             *begun = self.may_have_begun(name);
         }
         match op {
-            Op::Cancel { target, sent_attempt, .. } => {
+            Op::Cancel(Cancel { target, sent_attempt, .. }) => {
                 // A timer that is being taken is not delivered while this cancel is under way.
                 *sent_attempt = self.named(target).and_then(|id| self.sent_attempt(id));
             }
-            Op::Reschedule { target, is_begun, .. } => {
+            Op::Reschedule(Reschedule { target, is_begun, .. }) => {
                 *is_begun = self.named(target).is_some_and(|id| self.is_begun(id));
             }
             // An edit that overtook it in the queue may have ended the timer.
-            Op::Take { id, .. } => {
+            Op::Take(Take { id, .. }) => {
                 let state = self.table.get(*id).map(|entry| &entry.state);
                 if !matches!(state, Some(EntryState::Taking { .. })) {
                     return false;
                 }
             }
-            Op::Park { id, failed } => {
+            Op::Park(Park { id, failed }) => {
                 let Some(entry) = self.table.get_mut(*id) else { return false };
                 // An attempt may have failed while it was queued.
                 *failed = entry.attempt() - 1;
@@ -89,7 +90,7 @@ impl OwnedPartition {
     pub(super) fn hold(&mut self, op: &Op, ctx: &mut OpCtx) {
         let (target, held, name) = match (op, ctx) {
             (
-                Op::Schedule { timer, policy: KeyPolicy::Replace },
+                Op::Schedule(Schedule { timer, policy: KeyPolicy::Replace }),
                 OpCtx::Schedule { name: Some(name), .. },
             ) => {
                 if self.table.by_key(name) != Some(timer.id) {
@@ -97,8 +98,8 @@ impl OwnedPartition {
                 }
                 return;
             }
-            (Op::Cancel { target, .. }, OpCtx::Cancel { id, name, .. }) => (target, id, name),
-            (Op::Reschedule { target, due, .. }, OpCtx::Reschedule { id, name, .. }) => {
+            (Op::Cancel(Cancel { target, .. }), OpCtx::Cancel { id, name, .. }) => (target, id, name),
+            (Op::Reschedule(Reschedule { target, due, .. }), OpCtx::Reschedule { id, name, .. }) => {
                 if self.named(target).is_some_and(|id| self.is_unmovable(id, *due)) {
                     return;
                 }

@@ -108,6 +108,7 @@ impl KeyQueue {
 
 #[cfg(test)]
 mod tests {
+    use mtimer_protocol::ops::Purge;
     use mtimer_types::{Destination, Key, TimerId};
 
     use super::*;
@@ -117,7 +118,7 @@ mod tests {
     }
 
     fn edit(n: usize) -> KeyedOp {
-        let op = RequestOp::Purge { id: TimerId::from_u128(1) };
+        let op = RequestOp::Purge(Purge { id: TimerId::from_u128(1) });
         KeyedOp { op, reply: ReplyRef { request: n, index: 0 } }
     }
 

@@ -1,6 +1,7 @@
 //! Into memory and out of it: what fires soon is loaded, within the budget; what does not fit goes
 //! back.
 
+use mtimer_store::ops::Trim;
 use mtimer_store::{Load, Loaded, Op, Page, Place, Record, Retained, Taken, Verdict};
 use mtimer_types::{DeadReason, PartitionId, Time, TimerId, limits::MAX_PAGE};
 
@@ -307,7 +308,7 @@ impl Engine {
             if p.begin_trim(now.mono_ms) {
                 for (of, max_age, keep) in retention {
                     let before = now.time - max_age;
-                    p.queue.push_own(Op::Trim { of, before, keep, limit: TRIM_STEP }, OpCtx::Trim(of));
+                    p.queue.push_own(Op::Trim(Trim { of, before, keep, limit: TRIM_STEP }), OpCtx::Trim(of));
                 }
             }
         }

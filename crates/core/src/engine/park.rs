@@ -1,6 +1,7 @@
 //! Set aside until somebody can take it: parking costs no memory and no attempts, and holds up
 //! nobody else.
 
+use mtimer_store::ops::{Park, Unpark};
 use mtimer_store::{Answer, Op, Page, Record};
 use mtimer_types::{Destination, PartitionId, TimerId};
 
@@ -77,7 +78,7 @@ impl Engine {
         }
         entry.state = EntryState::Parking { sent: false };
         let failed = entry.attempt() - 1;
-        p.queue.push_own(Op::Park { id, failed }, OpCtx::Park { id, failed });
+        p.queue.push_own(Op::Park(Park { id, failed }), OpCtx::Park { id, failed });
     }
 
     pub(super) fn parked(&mut self, id: TimerId, answer: &Answer) {
@@ -147,7 +148,7 @@ impl Engine {
             if p.table.contains(id) {
                 continue;
             }
-            p.queue.push_own(Op::Unpark { id, fire: now.time }, OpCtx::Unpark { id });
+            p.queue.push_own(Op::Unpark(Unpark { id, fire: now.time }), OpCtx::Unpark { id });
             let (fire, state) = (now.time, EntryState::Unparking);
             let entry = TimerEntry { record, dest, fire, covered: false, taken: false, state };
             p.table.insert(entry);

@@ -5,6 +5,7 @@
 
 use mtimer_protocol::{ErrorCode, OpReply};
 use mtimer_store::Op;
+use mtimer_store::ops::Park;
 use mtimer_types::limits::AWAY_MS;
 use mtimer_types::{Ended, Epoch, PartitionId, Time, Timer, TimerId};
 
@@ -245,7 +246,7 @@ impl OwnedPartition {
 
     /// Keeps an operation of the owner's own that the store would not take for now.
     pub(super) fn push_put_off(&mut self, op: Op, ctx: OpCtx) {
-        if let Op::Park { id, .. } = &op
+        if let Op::Park(Park { id, .. }) = &op
             && let Some(EntryState::Parking { sent }) = self.table.get_mut(*id).map(|e| &mut e.state)
         {
             *sent = false;
@@ -263,9 +264,9 @@ impl OwnedPartition {
         for (op, ctx) in std::mem::take(&mut self.put_off) {
             let state = op.id().and_then(|id| self.table.get(id)).map(|e| &e.state);
             let moves = match &op {
-                Op::Take { .. } => matches!(state, Some(EntryState::Taking { .. })),
-                Op::Park { .. } => matches!(state, Some(EntryState::Parking { .. })),
-                Op::Unpark { .. } => matches!(state, Some(EntryState::Unparking)),
+                Op::Take(_) => matches!(state, Some(EntryState::Taking { .. })),
+                Op::Park(_) => matches!(state, Some(EntryState::Parking { .. })),
+                Op::Unpark(_) => matches!(state, Some(EntryState::Unparking)),
                 _ => {
                     self.queue.push_own(op, ctx);
                     continue;

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use mtimer_protocol::{ErrorCode, OpReply};
+use mtimer_store::ops::{Park, Unpark};
 use mtimer_store::{Op, Retained, Verdict};
 use mtimer_types::{Destination, Key, Time, Timer, TimerId};
 
@@ -82,9 +83,9 @@ impl OpCtx {
         match self {
             Self::Take { id, failed } => Some(Op::take(*id, *failed)),
             Self::Settle { id, verdict, .. } => Some(Op::settle(*id, verdict.clone())),
-            Self::Park { id, failed } => Some(Op::Park { id: *id, failed: *failed }),
+            Self::Park { id, failed } => Some(Op::Park(Park { id: *id, failed: *failed })),
             // The time to fire is filled in when the batch is made.
-            Self::Unpark { id } => Some(Op::Unpark { id: *id, fire: Time::ZERO }),
+            Self::Unpark { id } => Some(Op::Unpark(Unpark { id: *id, fire: Time::ZERO })),
             _ => None,
         }
     }
@@ -150,8 +151,8 @@ mod tests {
                 OpCtx::Settle { id, verdict: verdict.clone(), report: Some(1), late: false },
                 Op::settle(id, verdict),
             ),
-            (OpCtx::Park { id, failed: 2 }, Op::Park { id, failed: 2 }),
-            (OpCtx::Unpark { id }, Op::Unpark { id, fire: Time::ZERO }),
+            (OpCtx::Park { id, failed: 2 }, Op::Park(Park { id, failed: 2 })),
+            (OpCtx::Unpark { id }, Op::Unpark(Unpark { id, fire: Time::ZERO })),
         ];
         for (ctx, op) in cases {
             assert_eq!(format!("{:?}", ctx.own_op()), format!("{:?}", Some(op)));

@@ -7,7 +7,7 @@ use mtimer_protocol::{
     DeadRow, ErrorCode, Query, QueryAnswer, ServerMessage, TimerState, TimerView, UnconfirmedRow,
 };
 use mtimer_store::{DeadFilter, Place, Record};
-use mtimer_types::{PartitionId, Target};
+use mtimer_types::PartitionId;
 
 use super::Engine;
 use super::calls::OpenCall;
@@ -24,10 +24,7 @@ impl Engine {
     pub(super) fn query(&mut self, session: SessionId, corr: u64, query: Query) {
         match query {
             Query::Get(target) => {
-                let at = match &target {
-                    Target::Id(id) => id.partition(),
-                    Target::Key(dest, key) => PartitionId::of_key(dest, key, self.options.partitions),
-                };
+                let at = target.partition(self.options.partitions);
                 self.ask(at, QueryPart::Get { session, corr }, Call::Get(target));
             }
             Query::Dead { group, app, cursor, limit } => {

@@ -75,7 +75,7 @@ impl OpQueue {
 
     /// Whether a take waits.
     pub(super) fn has_take(&self) -> bool {
-        self.prompt.iter().any(|(op, _)| matches!(op, Op::Take { .. }))
+        self.prompt.iter().any(|(op, _)| matches!(op, Op::Take(_)))
     }
 
     /// Whether something is here, and all of it may wait.
@@ -96,11 +96,8 @@ impl OpQueue {
 
     /// Queues an operation of the owner's own.
     pub(super) fn push_own(&mut self, op: Op, ctx: OpCtx) {
-        let class = if matches!(op, Op::Park { .. } | Op::Unpark { .. }) {
-            QueueClass::Parks
-        } else {
-            QueueClass::Prompt
-        };
+        let class =
+            if matches!(op, Op::Park(_) | Op::Unpark(_)) { QueueClass::Parks } else { QueueClass::Prompt };
         self.push(class, op, ctx);
     }
 
@@ -173,14 +170,12 @@ impl OpQueue {
 
 /// What memory may have to hold because of an operation, bytes.
 fn weigh(op: &Op) -> u64 {
-    match op {
-        Op::Schedule { timer, .. } => ENTRY_BYTES + timer.content_bytes() as u64,
-        _ => 0,
-    }
+    op.subject().brings().map_or(0, |timer| ENTRY_BYTES + timer.content_bytes() as u64)
 }
 
 #[cfg(test)]
 mod tests {
+    use mtimer_store::ops::{Park, Purge, Schedule, Settle, Take, Unpark};
     use mtimer_store::{Retained, Verdict};
     use mtimer_types::{Destination, KeyPolicy, Time, Timer, TimerId};
 
@@ -192,9 +187,10 @@ mod tests {
 
     fn numbers(batch: &[Queued]) -> Vec<u128> {
         let number = |op: &Op| match op {
-            Op::Take { id, .. } | Op::Park { id, .. } | Op::Settle { id, .. } | Op::Purge { id } => {
-                id.as_u128()
-            }
+            Op::Take(Take { id, .. })
+            | Op::Park(Park { id, .. })
+            | Op::Settle(Settle { id, .. })
+            | Op::Purge(Purge { id }) => id.as_u128(),
             _ => unreachable!(),
         };
         batch.iter().map(|(op, _)| number(op)).collect()
@@ -205,11 +201,15 @@ mod tests {
     }
 
     fn park(q: &mut OpQueue, n: u128) {
-        q.push_own(Op::Park { id: id(n), failed: 0 }, OpCtx::Park { id: id(n), failed: 0 });
+        q.push_own(Op::Park(Park { id: id(n), failed: 0 }), OpCtx::Park { id: id(n), failed: 0 });
     }
 
     fn ask(q: &mut OpQueue, session: u64, n: u128) {
-        q.push(QueueClass::Session(SessionId(session)), Op::Purge { id: id(n) }, OpCtx::Trim(Retained::Dead));
+        q.push(
+            QueueClass::Session(SessionId(session)),
+            Op::Purge(Purge { id: id(n) }),
+            OpCtx::Trim(Retained::Dead),
+        );
     }
 
     fn settle(q: &mut OpQueue, n: u128) {
@@ -322,7 +322,7 @@ mod tests {
         assert_eq!(q.take(16, 0).len(), 1);
         assert_eq!(q.take_all().len(), 2);
         assert!(q.is_empty() && q.take_all().is_empty());
-        assert_eq!(weigh(&Op::Unpark { id: id(1), fire: Time::ZERO }), 0);
+        assert_eq!(weigh(&Op::Unpark(Unpark { id: id(1), fire: Time::ZERO })), 0);
     }
 
     #[test]
@@ -333,7 +333,7 @@ mod tests {
                 payload: vec![0; 1_000].into(),
                 ..Timer::new(id(n), Destination::new("test", "a").unwrap(), due)
             };
-            Op::Schedule { timer: timer.into(), policy: KeyPolicy::Create }
+            Op::Schedule(Schedule { timer: timer.into(), policy: KeyPolicy::Create })
         };
         let one = ENTRY_BYTES + 1_000;
         assert_eq!(weigh(&schedule(1)), one);

@@ -3,10 +3,12 @@
 //!
 //! Not in here: what follows from the answers (`replies`), questions (`queries`).
 
+use mtimer_protocol::ops::{self as asked, Subject};
 use mtimer_protocol::{ErrorCode, OpReply, Request, RequestOp};
+use mtimer_store::ops::{Cancel, Purge, Replay, Reschedule, Schedule};
 use mtimer_store::{Op, RequestId};
 use mtimer_types::limits::{MAX_BATCH, MAX_SENT_AHEAD_MS, MAX_SESSION_INFLIGHT, REPEAT_HORIZON_MS};
-use mtimer_types::{PartitionId, Target, Time, TimerId, timer::check_distance};
+use mtimer_types::{PartitionId, Target, Time, TimerId};
 
 use super::key_edits::{Admission, KEY_OPS, KeyedOp};
 use super::partition::{OwnedPartition, QUEUE_OPS};
@@ -74,29 +76,13 @@ impl Engine {
 
     /// Sends one operation on its way, or refuses it.
     fn admit(&mut self, now: Now, op: RequestOp, reply: ReplyRef) {
-        let partitions = self.options.partitions;
-        let of = |target: &Target| match target {
-            Target::Id(id) => id.partition(),
-            Target::Key(dest, key) => PartitionId::of_key(dest, key, partitions),
-        };
-        let at = match &op {
-            RequestOp::Schedule { timer, .. } => timer.id.partition(),
-            RequestOp::Cancel { target, .. } | RequestOp::Reschedule { target, .. } => of(target),
-            RequestOp::Replay { id } | RequestOp::Purge { id } => id.partition(),
-        };
+        let at = op.subject().partition(self.options.partitions);
         if let Err(refusal) = self.check(now, &op, at) {
             return self.refuse(&op, reply, refusal);
         }
-        let name = match &op {
-            RequestOp::Schedule { timer, .. } => timer.key.clone().map(|key| (timer.dest.clone(), key)),
-            RequestOp::Cancel { target: Target::Key(dest, key), .. }
-            | RequestOp::Reschedule { target: Target::Key(dest, key), .. } => {
-                Some((dest.clone(), key.clone()))
-            }
-            _ => None,
-        };
+        let name = op.subject().key().map(|(dest, key)| (dest.clone(), key.clone()));
         let Some(p) = self.partitions.get_mut(at) else { return };
-        if let RequestOp::Schedule { timer, .. } = &op
+        if let Some(timer) = op.subject().brings()
             && let Some(known) = p.known(&mut self.recent, now, timer)
         {
             return self.reply_known(reply, known);
@@ -121,7 +107,7 @@ impl Engine {
 
     /// Answers an operation that was not admitted.
     fn refuse(&mut self, op: &RequestOp, reply: ReplyRef, refusal: OpReply) {
-        self.count(Counter::ScheduleRefused, u64::from(matches!(op, RequestOp::Schedule { .. })));
+        self.count(Counter::ScheduleRefused, u64::from(op.subject().brings().is_some()));
         self.reply(reply, refusal);
     }
 
@@ -133,18 +119,12 @@ impl Engine {
                 "partition {at} of the id is not one of {partitions}: make a new id"
             )));
         }
-        match op {
-            RequestOp::Schedule { timer, .. } => {
-                timer.validate(now.time).map_err(|e| invalid(&e))?;
-                let belongs = timer.key.as_ref().map(|key| PartitionId::of_key(&timer.dest, key, partitions));
-                if let Some(p) = belongs.filter(|p| *p != at) {
-                    let text =
-                        format_args!("the key belongs to partition {p}, the id to {at}: make a new id");
-                    return Err(invalid(&text));
-                }
-            }
-            RequestOp::Reschedule { due, .. } => check_distance(*due, now.time).map_err(|e| invalid(&e))?,
-            _ => {}
+        op.check(now.time).map_err(|e| invalid(&e))?;
+        let new = op.subject().brings().and_then(|timer| Some((&timer.dest, timer.key.as_ref()?)));
+        let belongs = new.map(|(dest, key)| PartitionId::of_key(dest, key, partitions));
+        if let Some(p) = belongs.filter(|p| *p != at) {
+            let text = format_args!("the key belongs to partition {p}, the id to {at}: make a new id");
+            return Err(invalid(&text));
         }
         if !self.serves(at) {
             return Err(self.not_served(at));
@@ -153,8 +133,7 @@ impl Engine {
         if let Some(why) = p.down() {
             return Err(away(why));
         }
-        if let RequestOp::Cancel { target: Target::Key(dest, key), .. }
-        | RequestOp::Reschedule { target: Target::Key(dest, key), .. } = op
+        if let Subject::Named(Target::Key(dest, key)) = op.subject()
             && p.awaits_timers()
             && p.table.by_key(&(dest.clone(), key.clone())).is_none()
         {
@@ -180,31 +159,36 @@ impl Engine {
             let refusal = self.not_served(at);
             return self.reply(reply, refusal);
         };
-        let named = match &op {
-            RequestOp::Schedule { timer, .. } => Some(timer.id),
-            RequestOp::Cancel { target, .. } | RequestOp::Reschedule { target, .. } => p.named(target),
-            RequestOp::Replay { .. } | RequestOp::Purge { .. } => None,
+        let named = match op.subject() {
+            Subject::New(timer) => Some(timer.id),
+            Subject::Named(target) => p.named(target),
+            Subject::Retained(_) => None,
         };
         // What they say of a delivery under way, and the time to fire, is filled in when the batch
         // is made.
         let (op, mut ctx) = match op {
-            RequestOp::Schedule { timer, policy } => {
-                let op = Op::Schedule { timer: timer.clone(), policy };
+            RequestOp::Schedule(asked::Schedule { timer, policy }) => {
+                let op = Op::Schedule(Schedule { timer: timer.clone(), policy });
                 (op, OpCtx::Schedule { reply, timer, name, begun: false })
             }
-            RequestOp::Cancel { target, request } => {
-                let request = RequestId(request);
-                (Op::Cancel { target, sent_attempt: None, request }, OpCtx::Cancel { reply, id: None, name })
-            }
-            RequestOp::Reschedule { target, due, request } => {
+            RequestOp::Cancel(asked::Cancel { target, request }) => {
                 let request = RequestId(request);
                 (
-                    Op::Reschedule { target, due, is_begun: false, request },
+                    Op::Cancel(Cancel { target, sent_attempt: None, request }),
+                    OpCtx::Cancel { reply, id: None, name },
+                )
+            }
+            RequestOp::Reschedule(asked::Reschedule { target, due, request }) => {
+                let request = RequestId(request);
+                (
+                    Op::Reschedule(Reschedule { target, due, is_begun: false, request }),
                     OpCtx::Reschedule { reply, id: None, name, due },
                 )
             }
-            RequestOp::Replay { id } => (Op::Replay { id, fire: Time::ZERO }, OpCtx::Replay { reply, id }),
-            RequestOp::Purge { id } => (Op::Purge { id }, OpCtx::Purge { reply }),
+            RequestOp::Replay(asked::Replay { id }) => {
+                (Op::Replay(Replay { id, fire: Time::ZERO }), OpCtx::Replay { reply, id })
+            }
+            RequestOp::Purge(asked::Purge { id }) => (Op::Purge(Purge { id }), OpCtx::Purge { reply }),
         };
         if soon {
             p.hold(&op, &mut ctx);

@@ -2,6 +2,7 @@
 //! expire.
 
 use mtimer_protocol::{ServerMessage, SettleRefusal, Settlement};
+use mtimer_store::ops::Settle;
 use mtimer_store::{Answer, Op, Verdict, record::cut_error};
 use mtimer_types::{DeadReason, Epoch, HandlerOutcome, Mode, TimerId, limits};
 
@@ -206,7 +207,7 @@ impl Engine {
             self.roster.dest_mut(dest).flow.begin_settling();
         }
         let deferrable = verdict == Verdict::Ack && self.may_wait(id, member);
-        let op = Op::Settle { id, verdict: verdict.clone(), timer };
+        let op = Op::Settle(Settle { id, verdict: verdict.clone(), timer });
         let ctx = OpCtx::Settle { id, verdict, report, late: false };
         match self.partition(id.partition()) {
             Some(p) if deferrable => p.queue.push_deferrable(op, ctx),

@@ -3,7 +3,9 @@
 //!
 //! The numbers are those of `docs/guarantees.md`.
 
+use mtimer_protocol::ops;
 use mtimer_protocol::{Delivery, OpReply, RequestOp};
+use mtimer_store::ops::Settle;
 use mtimer_store::{Op, Place, Record, Verdict};
 use mtimer_types::limits::REPEAT_HORIZON_MS;
 use mtimer_types::{DeadReason, Ended, Epoch, Mode, PartitionId, Target, Time, TimerId};
@@ -140,42 +142,46 @@ impl History {
     /// A broker answers a client's operation.
     pub(super) fn answered(&mut self, m: Moment, epoch: Epoch, op: &RequestOp, reply: &OpReply) {
         let id = match (op, reply) {
-            (RequestOp::Schedule { timer, .. }, _) => Some(timer.id),
+            (RequestOp::Schedule(ops::Schedule { timer, .. }), _) => Some(timer.id),
             (_, OpReply::Cancelled(id) | OpReply::TooLate(id) | OpReply::Rescheduled(id)) => Some(*id),
-            (RequestOp::Cancel { target, .. } | RequestOp::Reschedule { target, .. }, _) => match target {
+            (
+                RequestOp::Cancel(ops::Cancel { target, .. })
+                | RequestOp::Reschedule(ops::Reschedule { target, .. }),
+                _,
+            ) => match target {
                 Target::Id(id) => Some(*id),
                 // Found nothing.
                 Target::Key(..) => Some(TimerId::from_u128(0)),
             },
-            (RequestOp::Replay { id } | RequestOp::Purge { id }, _) => Some(*id),
+            (RequestOp::Replay(ops::Replay { id }) | RequestOp::Purge(ops::Purge { id }), _) => Some(*id),
         };
         self.note(m.ms, id, || format!("broker {} answers {reply:?} to {op:?}", m.broker));
         let mut at = Answered { seq: self.seq, ms: m.ms, epoch, applied: self.seq };
         match (op, reply) {
-            (RequestOp::Schedule { timer, .. }, OpReply::Scheduled { replaced, .. }) => {
+            (RequestOp::Schedule(ops::Schedule { timer, .. }), OpReply::Scheduled { replaced, .. }) => {
                 self.life(timer.id).answered_ok = true;
                 if let Some(old) = replaced {
                     self.life(*old).replaced.get_or_insert(at);
                 }
             }
-            (RequestOp::Schedule { timer, .. }, OpReply::Ended(Ended::Acknowledged)) => {
+            (RequestOp::Schedule(ops::Schedule { timer, .. }), OpReply::Ended(Ended::Acknowledged)) => {
                 self.life(timer.id).answered_ok = true;
             }
-            (RequestOp::Cancel { request, .. }, OpReply::TooLate(id)) => {
+            (RequestOp::Cancel(ops::Cancel { request, .. }), OpReply::TooLate(id)) => {
                 at.applied = self.applied.get(request).copied().unwrap_or(at.seq);
                 let life = self.life(*id);
                 if life.too_late.is_none_or(|before| life.replayed_since(before.applied)) {
                     life.too_late = Some(at);
                 }
             }
-            (RequestOp::Reschedule { due, request, .. }, OpReply::Rescheduled(id)) => {
+            (RequestOp::Reschedule(ops::Reschedule { due, request, .. }), OpReply::Rescheduled(id)) => {
                 at.applied = self.applied.get(request).copied().unwrap_or(at.seq);
                 let life = self.life(*id);
                 if life.moved.is_none_or(|(before, _)| before.applied < at.applied) {
                     life.moved = Some((at, *due));
                 }
             }
-            (RequestOp::Cancel { .. }, OpReply::Cancelled(id)) => {
+            (RequestOp::Cancel(_), OpReply::Cancelled(id)) => {
                 self.life(*id).cancelled.get_or_insert(at);
                 if self.knows_of_sent(*id, epoch) {
                     self.fail(m.ms, Some(*id), "6: answered as cancelled, and was sent before");
@@ -206,10 +212,10 @@ impl History {
     ) {
         let life = &self.lives[&id];
         let wrong = match op {
-            Op::Settle { verdict: Verdict::Ack | Verdict::LateAck { .. }, .. } if !life.ok_given => {
+            Op::Settle(Settle { verdict: Verdict::Ack | Verdict::LateAck { .. }, .. }) if !life.ok_given => {
                 Some("1: acknowledged, and no handler has said ok")
             }
-            Op::Settle { verdict: Verdict::Expired, .. } => match life.deadline {
+            Op::Settle(Settle { verdict: Verdict::Expired, .. }) => match life.deadline {
                 None => Some("deadline: expired, and has none"),
                 // What has failed and would be tried again after it ends when that is known.
                 Some(deadline) if now < deadline && life.sent.is_empty() && !life.given_back => {
@@ -217,7 +223,7 @@ impl History {
                 }
                 Some(_) => None,
             },
-            Op::Settle { verdict: Verdict::Dead { reason, .. }, .. } => {
+            Op::Settle(Settle { verdict: Verdict::Dead { reason, .. }, .. }) => {
                 let complete =
                     after.is_some_and(|(r, _)| r.progress.failed > 0 && r.progress.last_error.is_some());
                 match reason {
@@ -228,11 +234,9 @@ impl History {
                     _ => None,
                 }
             }
-            Op::Cancel { .. } if !life.cancel_asked => Some("1: cancelled, and nobody has asked"),
-            Op::Purge { .. } | Op::Replay { .. } | Op::Trim { .. } => {
-                Some("1: a live timer was removed as a dead one")
-            }
-            Op::Reschedule { .. } | Op::Park { .. } | Op::Unpark { .. } | Op::Take { .. } => {
+            Op::Cancel(_) if !life.cancel_asked => Some("1: cancelled, and nobody has asked"),
+            Op::Purge(_) | Op::Replay(_) | Op::Trim(_) => Some("1: a live timer was removed as a dead one"),
+            Op::Reschedule(_) | Op::Park(_) | Op::Unpark(_) | Op::Take(_) => {
                 Some("1: ended by an operation that ends nothing")
             }
             _ => None,
@@ -336,15 +340,17 @@ impl History {
     /// Which timer an operation is about, as far as its request says.
     pub(super) fn note_asked(&mut self, op: &RequestOp) {
         match op {
-            RequestOp::Schedule { timer, .. } => self.asked_schedule(timer),
-            RequestOp::Cancel { target: Target::Id(id), .. } => self.life(*id).cancel_asked = true,
-            RequestOp::Cancel { target: Target::Key(dest, key), .. } => {
+            RequestOp::Schedule(ops::Schedule { timer, .. }) => self.asked_schedule(timer),
+            RequestOp::Cancel(ops::Cancel { target: Target::Id(id), .. }) => {
+                self.life(*id).cancel_asked = true
+            }
+            RequestOp::Cancel(ops::Cancel { target: Target::Key(dest, key), .. }) => {
                 let name = (dest.app().to_owned(), key.as_str().to_owned());
                 let named = self.lives.values_mut().filter(|l| l.name.as_ref() == Some(&name));
                 named.for_each(|l| l.cancel_asked = true);
                 self.cancelled_names.insert(name);
             }
-            RequestOp::Purge { id } => self.life(*id).purge_asked = true,
+            RequestOp::Purge(ops::Purge { id }) => self.life(*id).purge_asked = true,
             _ => {}
         }
     }

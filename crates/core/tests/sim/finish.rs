@@ -3,6 +3,7 @@
 
 use futures_util::FutureExt;
 use mtimer_protocol::RequestOp;
+use mtimer_protocol::ops::{Cancel, Purge, Schedule};
 use mtimer_types::limits::REPEAT_HORIZON_MS;
 use mtimer_types::{KeyPolicy, PartitionId, Target, TimerId};
 
@@ -67,7 +68,7 @@ impl World {
         for (dest, key) in self.load.names.clone() {
             let timer = self.timer(dest, now + 3_600_000, now, Some(key));
             ids.push(timer.id);
-            self.ask(RequestOp::Schedule { timer: timer.into(), policy: KeyPolicy::Create });
+            self.ask(RequestOp::Schedule(Schedule { timer: timer.into(), policy: KeyPolicy::Create }));
         }
         self.run_until_answered();
         if let Some(id) = ids.iter().find(|id| !self.history.life(**id).is_live()).copied() {
@@ -75,7 +76,7 @@ impl World {
         }
         for id in ids {
             let request = self.rng.next_u64();
-            self.ask(RequestOp::Cancel { target: Target::Id(id), request });
+            self.ask(RequestOp::Cancel(Cancel { target: Target::Id(id), request }));
         }
         self.run_until_answered();
     }
@@ -92,7 +93,7 @@ impl World {
     /// What people have to remove is removed; then nothing is left in the store.
     fn purge_all(&mut self) {
         for id in self.history.kept() {
-            self.ask(RequestOp::Purge { id });
+            self.ask(RequestOp::Purge(Purge { id }));
         }
         self.run_until_answered();
         for p in 0..PARTITIONS {

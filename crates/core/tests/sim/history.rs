@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use mtimer_store::ops::{Reschedule, Settle};
 use mtimer_store::{Answer, Op, Place, Record, RescheduleAnswer, Verdict};
 use mtimer_types::limits::REPEAT_HORIZON_MS;
 use mtimer_types::{Epoch, HandlerOutcome, Mode, PartitionId, Time, Timer, TimerId};
@@ -280,8 +281,8 @@ impl History {
         });
         let seq = self.seq;
         let moves = matches!(answer, Answer::Reschedule(RescheduleAnswer::Rescheduled(_)));
-        let moves =
-            moves && matches!(op, Op::Reschedule { request, .. } if !self.applied.contains_key(&request.0));
+        let moves = moves
+            && matches!(op, Op::Reschedule(Reschedule { request, .. }) if !self.applied.contains_key(&request.0));
         let life = self.life(id);
         if moves {
             life.move_applied = seq;
@@ -313,7 +314,7 @@ impl History {
             // A replay lifts a deadline that has passed.
             life.deadline = record.timer.deadline.or(life.deadline.filter(|_| life.replays.is_empty()));
         }
-        if let Op::Settle { verdict: Verdict::Retry { failed, error, .. }, .. } = op
+        if let Op::Settle(Settle { verdict: Verdict::Retry { failed, error, .. }, .. }) = op
             && let Some(ms) = error.strip_prefix("after ").and_then(|at| at.parse().ok())
             && life.is_live()
         {
@@ -322,16 +323,16 @@ impl History {
         let ended = was_live && !place.is_some_and(is_live);
         if ended {
             let late = match op {
-                Op::Settle { verdict: Verdict::Ack, .. } => {
+                Op::Settle(Settle { verdict: Verdict::Ack, .. }) => {
                     let last = life.sent.last().map(|s| (s.epoch, s.attempt));
                     last != life.last_ok || last.is_some_and(|(of, _)| of != epoch)
                 }
-                Op::Settle { verdict: Verdict::LateAck { .. }, .. } => true,
+                Op::Settle(Settle { verdict: Verdict::LateAck { .. }, .. }) => true,
                 _ => false,
             };
             let by = format!("{op:?}").chars().take(120).collect();
             let acknowledged =
-                matches!(op, Op::Settle { verdict: Verdict::Ack | Verdict::LateAck { .. }, .. });
+                matches!(op, Op::Settle(Settle { verdict: Verdict::Ack | Verdict::LateAck { .. }, .. }));
             life.ends.push(End { seq, ms, epoch, by, acknowledged, late });
         }
         let (deadline, forgotten) = (life.deadline, life.forgotten);

@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use mtimer_core::{Call, CallAnswer, Input};
+use mtimer_store::conformance::properties;
+use mtimer_store::ops::{Cancel, Reschedule};
 use mtimer_store::{
     Answer, Batch, CancelAnswer, Census, Health, Lane, LaneError, Load, Loaded, Op, Page, Refusal,
     RescheduleAnswer, ScheduleAnswer, Store,
@@ -336,15 +338,13 @@ impl World {
                 let by = By { ms: self.ms, now, is_behind, epoch: lane.epoch() };
                 self.history.applied(by, id, &op, &answer, after);
             }
-            if let Op::Cancel { request, .. } | Op::Reschedule { request, .. } = &op
+            if let Op::Cancel(Cancel { request, .. }) | Op::Reschedule(Reschedule { request, .. }) = &op
                 // What is refused is not applied: a repeat may be.
                 && !matches!(answer, Answer::Refused(_))
             {
                 self.history.applied.entry(request.0).or_insert(self.history.seq);
             }
-            // What adds, takes or cancels waits for replicas.
-            let waits = op.adds() || matches!(op, Op::Cancel { .. } | Op::Take { .. });
-            let unconfirmed = waits && self.is_unconfirmed(at);
+            let unconfirmed = properties::waits(&op) && self.is_unconfirmed(at);
             answers.push(if unconfirmed { Answer::Refused(Refusal::NotReplicated) } else { answer });
         }
         answers.extend(unconfirmed_claim);

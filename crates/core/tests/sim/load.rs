@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use mtimer_core::{SessionEvent, SessionId};
+use mtimer_protocol::ops::{Cancel, Purge, Replay, Reschedule, Schedule};
 use mtimer_protocol::{ErrorCode, OpReply, Query, Request, RequestOp};
 use mtimer_types::{
     Destination, Headers, Key, KeyPolicy, Mode, PartitionId, RetryTiers, Target, Time, Timer, TimerId,
@@ -61,12 +62,14 @@ pub(super) fn dest(n: u64) -> Destination {
 
 pub(super) fn partition_of(op: &RequestOp) -> PartitionId {
     match op {
-        RequestOp::Schedule { timer, .. } => timer.id.partition(),
-        RequestOp::Cancel { target, .. } | RequestOp::Reschedule { target, .. } => match target {
-            Target::Id(id) => id.partition(),
-            Target::Key(dest, key) => PartitionId::of_key(dest, key, PARTITIONS),
-        },
-        RequestOp::Replay { id } | RequestOp::Purge { id } => id.partition(),
+        RequestOp::Schedule(Schedule { timer, .. }) => timer.id.partition(),
+        RequestOp::Cancel(Cancel { target, .. }) | RequestOp::Reschedule(Reschedule { target, .. }) => {
+            match target {
+                Target::Id(id) => id.partition(),
+                Target::Key(dest, key) => PartitionId::of_key(dest, key, PARTITIONS),
+            }
+        }
+        RequestOp::Replay(Replay { id }) | RequestOp::Purge(Purge { id }) => id.partition(),
     }
 }
 
@@ -125,7 +128,7 @@ impl World {
             timer.headers = Headers::new([("tenant", "acme")]).expect("they are valid");
         }
         self.load.scheduled += 1;
-        self.ask(RequestOp::Schedule { timer: timer.into(), policy });
+        self.ask(RequestOp::Schedule(Schedule { timer: timer.into(), policy }));
     }
 
     /// A plain timer.
@@ -156,13 +159,13 @@ impl World {
         let target = name.map_or(Target::Id(id), |(dest, key)| Target::Key(dest, key));
         let request = self.rng.next_u64();
         let op = match self.rng.below(100) {
-            0..=49 => RequestOp::Cancel { target, request },
+            0..=49 => RequestOp::Cancel(Cancel { target, request }),
             50..=79 => {
                 let due = self.client_time() + self.rng.log_between(1, self.plan.due_ms);
-                RequestOp::Reschedule { target, due, request }
+                RequestOp::Reschedule(Reschedule { target, due, request })
             }
-            80..=92 => RequestOp::Replay { id: self.ended_one().unwrap_or(id) },
-            _ => RequestOp::Purge { id: self.ended_one().unwrap_or(id) },
+            80..=92 => RequestOp::Replay(Replay { id: self.ended_one().unwrap_or(id) }),
+            _ => RequestOp::Purge(Purge { id: self.ended_one().unwrap_or(id) }),
         };
         self.ask(op);
     }

@@ -2,7 +2,9 @@
 //! is altered on the way. Each way of it must be found by the checker.
 
 use mtimer_core::Call;
+use mtimer_protocol::ops;
 use mtimer_protocol::{Delivery, OpReply, RequestOp, Settlement};
+use mtimer_store::ops::{Cancel, Reschedule, Schedule, Settle};
 use mtimer_store::{Answer, CancelAnswer, Op, Refusal, RescheduleAnswer, ScheduleAnswer, Verdict};
 use mtimer_types::{Epoch, HandlerOutcome, Headers, Mode, Target};
 
@@ -95,20 +97,21 @@ impl Sabotage {
     pub(super) fn swallow(self, op: &Op) -> Option<Answer> {
         let done = Some(Answer::Done);
         match (self, op) {
-            (Self::AnswerEarly, Op::Schedule { timer, .. }) if timer.id.random() % 16 == 0 => {
+            (Self::AnswerEarly, Op::Schedule(Schedule { timer, .. })) if timer.id.random() % 16 == 0 => {
                 Some(Answer::Schedule(ScheduleAnswer::Scheduled { new: true, replaced: None }))
             }
-            (Self::SkipTake, Op::Take { .. }) | (Self::LosePark, Op::Park { .. }) => done,
-            (Self::LoseAck, Op::Settle { verdict: Verdict::Ack, .. })
-            | (Self::LoseExpiry, Op::Settle { verdict: Verdict::Expired, .. })
-            | (Self::KeepKey, Op::Settle { verdict: Verdict::Unconfirmed, .. }) => done,
-            (Self::IgnoreCancel, Op::Cancel { target: Target::Id(id), sent_attempt: None, .. }) => {
+            (Self::SkipTake, Op::Take(_)) | (Self::LosePark, Op::Park(_)) => done,
+            (Self::LoseAck, Op::Settle(Settle { verdict: Verdict::Ack, .. }))
+            | (Self::LoseExpiry, Op::Settle(Settle { verdict: Verdict::Expired, .. }))
+            | (Self::KeepKey, Op::Settle(Settle { verdict: Verdict::Unconfirmed, .. })) => done,
+            (Self::IgnoreCancel, Op::Cancel(Cancel { target: Target::Id(id), sent_attempt: None, .. })) => {
                 Some(Answer::Cancel(CancelAnswer::Cancelled(*id)))
             }
-            (Self::AttemptAfterTooLate, Op::Cancel { target: Target::Id(id), sent_attempt: Some(_), .. }) => {
-                Some(Answer::Cancel(CancelAnswer::TooLate(*id)))
-            }
-            (Self::IgnoreReschedule, Op::Reschedule { target: Target::Id(id), .. }) => {
+            (
+                Self::AttemptAfterTooLate,
+                Op::Cancel(Cancel { target: Target::Id(id), sent_attempt: Some(_), .. }),
+            ) => Some(Answer::Cancel(CancelAnswer::TooLate(*id))),
+            (Self::IgnoreReschedule, Op::Reschedule(Reschedule { target: Target::Id(id), .. })) => {
                 Some(Answer::Reschedule(RescheduleAnswer::Rescheduled(*id)))
             }
             _ => None,
@@ -122,7 +125,7 @@ impl Sabotage {
             (Self::SkipClaim, Call::Load(load)) => load.claim = None,
             (Self::LoseRetry, Call::Apply(batch)) => {
                 for op in &mut batch.ops {
-                    if let Op::Settle { verdict: verdict @ Verdict::Retry { .. }, .. } = op {
+                    if let Op::Settle(Settle { verdict: verdict @ Verdict::Retry { .. }, .. }) = op {
                         *verdict = Verdict::Ack;
                     }
                 }
@@ -151,12 +154,10 @@ impl Sabotage {
     /// What a broker takes for the answer to a batch that does not reach the store.
     pub(super) fn answer_alone(ops: &[Op]) -> Vec<Answer> {
         let one = |op: &Op| match op {
-            Op::Settle { .. } | Op::Take { .. } | Op::Park { .. } | Op::Unpark { .. } => Answer::Done,
-            Op::Replay { .. } | Op::Purge { .. } => Answer::Gone,
-            Op::Trim { .. } => Answer::Trimmed { removed: 0, more: false },
-            Op::Schedule { .. } | Op::Cancel { .. } | Op::Reschedule { .. } => {
-                Answer::Refused(Refusal::NotReplicated)
-            }
+            Op::Settle(_) | Op::Take(_) | Op::Park(_) | Op::Unpark(_) => Answer::Done,
+            Op::Replay(_) | Op::Purge(_) => Answer::Gone,
+            Op::Trim(_) => Answer::Trimmed { removed: 0, more: false },
+            Op::Schedule(_) | Op::Cancel(_) | Op::Reschedule(_) => Answer::Refused(Refusal::NotReplicated),
         };
         ops.iter().map(one).collect()
     }
@@ -164,7 +165,7 @@ impl Sabotage {
     /// Alters a client's operation before the engine sees it.
     pub(super) fn mishear(self, op: &mut RequestOp) {
         if self == Self::IgnoreDeadline
-            && let RequestOp::Schedule { timer, .. } = op
+            && let RequestOp::Schedule(ops::Schedule { timer, .. }) = op
             && timer.mode == Mode::AtLeastOnce
         {
             std::sync::Arc::make_mut(timer).deadline = None;

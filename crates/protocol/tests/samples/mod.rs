@@ -3,6 +3,7 @@
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use bytes::Bytes;
+use mtimer_protocol::ops::{Cancel, Purge, Replay, Reschedule, Schedule};
 use mtimer_protocol::*;
 use mtimer_types::{
     DeadReason, Destination, Ended, Epoch, HandlerOutcome, Headers, Key, KeyPolicy, Mode, PartitionId,
@@ -90,22 +91,29 @@ pub fn from_client() -> Vec<(&'static str, ClientMessage)> {
         ("unregister", ClientMessage::Unregister { registration: 1 }),
         (
             "schedule",
-            request(vec![RequestOp::Schedule { timer: plain_timer().into(), policy: KeyPolicy::Create }]),
+            request(vec![RequestOp::Schedule(Schedule {
+                timer: plain_timer().into(),
+                policy: KeyPolicy::Create,
+            })]),
         ),
         (
             "schedule-full",
             request(vec![
-                RequestOp::Schedule { timer: full_timer().into(), policy: KeyPolicy::Replace },
-                RequestOp::Schedule { timer: plain_timer().into(), policy: KeyPolicy::Keep },
+                RequestOp::Schedule(Schedule { timer: full_timer().into(), policy: KeyPolicy::Replace }),
+                RequestOp::Schedule(Schedule { timer: plain_timer().into(), policy: KeyPolicy::Keep }),
             ]),
         ),
-        ("cancel", request(vec![RequestOp::Cancel { target: Target::Id(id()), request: 9 }])),
+        ("cancel", request(vec![RequestOp::Cancel(Cancel { target: Target::Id(id()), request: 9 })])),
         (
             "reschedule",
-            request(vec![RequestOp::Reschedule { target: by_key(), due: time(9_000), request: 10 }]),
+            request(vec![RequestOp::Reschedule(Reschedule {
+                target: by_key(),
+                due: time(9_000),
+                request: 10,
+            })]),
         ),
-        ("replay", request(vec![RequestOp::Replay { id: id() }])),
-        ("purge", request(vec![RequestOp::Purge { id: id() }])),
+        ("replay", request(vec![RequestOp::Replay(Replay { id: id() })])),
+        ("purge", request(vec![RequestOp::Purge(Purge { id: id() })])),
         ("settle-ok", settle(HandlerOutcome::Ok)),
         ("settle-retry", settle(HandlerOutcome::Retry { after_ms: None, error: error() })),
         ("settle-retry-after", settle(HandlerOutcome::Retry { after_ms: Some(300), error: error() })),

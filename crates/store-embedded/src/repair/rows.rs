@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::{Buf, Bytes};
 use fjall::Slice;
 use mtimer_store::Record;
-use mtimer_store::decide::{At, Row};
+use mtimer_store::table::{At, Row};
 use mtimer_types::{Destination, Mode, PartitionId, Time, TimerId};
 
 use crate::destinations::DestinationNumbers;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use mtimer_store::conformance::SeededRandom;
+use mtimer_store::ops::{Cancel, Park, Reschedule, Schedule, Unpark};
 use mtimer_store::{Answer, Batch, Lane, Op, Place, RequestId, Verdict};
 use mtimer_store_embedded::{EmbeddedDurability, repair};
 use mtimer_types::{KeyPolicy, Mode, Target, Time, Timer, TimerId};
@@ -60,30 +61,36 @@ impl Writer {
         let mode = if self.chance(5) { Mode::AtLeastOnce } else { Mode::AtMostOnce };
         self.timers.insert(id, Known { mode, deliveries: 0, changed_by: batch });
         let timer = Arc::new(Timer { id, due, mode, ..timer(self.made, 40) });
-        Op::Schedule { timer, policy: KeyPolicy::Create }
+        Op::Schedule(Schedule { timer, policy: KeyPolicy::Create })
     }
 
     /// What an owner or a client may do to a timer that is in this place.
     fn change(&mut self, id: TimerId, place: Place) -> Op {
         let mode = self.timers[&id].mode;
-        let reschedule = |due, request| Op::Reschedule {
-            target: Target::Id(id),
-            due: Time::from_ms(due),
-            is_begun: false,
-            request: RequestId(request),
+        let reschedule = |due, request| {
+            Op::Reschedule(Reschedule {
+                target: Target::Id(id),
+                due: Time::from_ms(due),
+                is_begun: false,
+                request: RequestId(request),
+            })
         };
         match place {
             Place::Pending { fire, .. } if fire.as_ms() > self.now => {
                 reschedule(self.now, self.random.next_u64())
             }
             Place::Pending { .. } => match self.random.index(6) {
-                0 => Op::Park { id, failed: 0 },
+                0 => Op::Park(Park { id, failed: 0 }),
                 1 => reschedule(self.now + 24 * HOUR, self.random.next_u64()),
-                2 => Op::Cancel { target: Target::Id(id), sent_attempt: None, request: RequestId(self.made) },
+                2 => Op::Cancel(Cancel {
+                    target: Target::Id(id),
+                    sent_attempt: None,
+                    request: RequestId(self.made),
+                }),
                 _ if mode == Mode::AtMostOnce => Op::take(id, 0),
                 _ => Op::settle(id, Verdict::Ack),
             },
-            Place::Parked => Op::Unpark { id, fire: Time::from_ms(self.now) },
+            Place::Parked => Op::Unpark(Unpark { id, fire: Time::from_ms(self.now) }),
             Place::Taken { .. } | Place::Dead => Op::settle(id, Verdict::Ack),
         }
     }
@@ -107,7 +114,7 @@ impl Writer {
             let (id, place) = live[self.random.index(live.len())];
             self.change(id, place)
         };
-        let is_take = matches!(op, Op::Take { .. });
+        let is_take = matches!(op, Op::Take(_));
         let id = op.id().unwrap();
         let applied = Batch { now: Time::from_ms(self.now), claim: None, ops: vec![op] };
         let answers = self.lane.apply(applied).await.unwrap();

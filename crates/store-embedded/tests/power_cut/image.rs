@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mtimer_store::conformance::SeededRandom;
+use mtimer_store::ops::Schedule;
 use mtimer_store::{Acquire, Answer, Batch, Lane, Op, ScheduleAnswer, Store};
 use mtimer_store_embedded::{EmbeddedDurability, EmbeddedOptions, EmbeddedStore};
 use mtimer_types::{Destination, KeyPolicy, Nonce, PartitionId, Target, Time, Timer, TimerId};
@@ -35,7 +36,7 @@ pub(crate) fn timer(n: u64, bytes: usize) -> Timer {
 
 /// A batch of new timers of so many bytes each.
 pub(crate) fn batch(timers: impl IntoIterator<Item = u64>, bytes: usize) -> Batch {
-    let op = |n| Op::Schedule { timer: Arc::new(timer(n, bytes)), policy: KeyPolicy::Create };
+    let op = |n| Op::Schedule(Schedule { timer: Arc::new(timer(n, bytes)), policy: KeyPolicy::Create });
     let ops = timers.into_iter().map(op).collect();
     Batch { now: Time::from_ms(1_900_000_000_000), claim: None, ops }
 }

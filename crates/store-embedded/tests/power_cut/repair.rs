@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use mtimer_store::conformance::SeededRandom;
+use mtimer_store::ops::Schedule;
 use mtimer_store::{Batch, Lane, Op, Place};
 use mtimer_store_embedded::{EmbeddedDurability, OpenError, repair};
 use mtimer_types::{Key, KeyPolicy, Mode, Target, Time, Timer};
@@ -142,7 +143,7 @@ async fn at_most_once_timers_that_were_due_are_not_delivered_after_a_loss() {
     let lane = acquire(&store).await;
     for n in 0..4 {
         let timer = Arc::new(at_most_once(n));
-        apply(&lane, Op::Schedule { timer, policy: KeyPolicy::Create }).await;
+        apply(&lane, Op::Schedule(Schedule { timer, policy: KeyPolicy::Create })).await;
     }
     schedule(&lane, 10..13, PAYLOAD).await;
     let before = Image::of(dir.path());

@@ -23,8 +23,8 @@
 //! timer.
 
 use bytes::{Buf, BufMut, Bytes};
-use mtimer_store::decide::{At, Row};
-use mtimer_store::op::{Answer, CancelAnswer, RequestId, RescheduleAnswer};
+use mtimer_store::answer::{Answer, CancelAnswer, RequestId, RescheduleAnswer};
+use mtimer_store::table::{At, Row};
 use mtimer_store::{InFlight, Record, RecordError};
 use mtimer_types::{DeadReason, Destination, Ended, Epoch, Time, TimerId};
 

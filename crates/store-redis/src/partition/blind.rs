@@ -4,8 +4,9 @@
 
 use std::collections::{HashMap, HashSet};
 
+use mtimer_store::ops::Settle;
 use mtimer_store::{Op, Verdict};
-use mtimer_types::{Ended, Key, Mode, Target, Time, TimerId};
+use mtimer_types::{Ended, Key, Mode, Time, TimerId};
 
 use super::encode::Draft;
 use super::owner::Owner;
@@ -23,16 +24,20 @@ impl Owner {
     /// The acknowledgements that may be written blind: of timers that can be at one place only, and
     /// that no other operation of the turn is about.
     pub(super) fn blind_acks(&self, ops: &[Op]) -> Vec<BlindAck> {
-        if !ops.iter().any(|op| matches!(op, Op::Settle { verdict: Verdict::Ack, timer: Some(_), .. })) {
+        if !ops
+            .iter()
+            .any(|op| matches!(op, Op::Settle(Settle { verdict: Verdict::Ack, timer: Some(_), .. })))
+        {
             return Vec::new();
         }
         let mut named: HashMap<TimerId, u32> = HashMap::new();
         ops.iter().filter_map(Op::id).for_each(|id| *named.entry(id).or_default() += 1);
-        let keys: HashSet<&Key> = ops.iter().filter_map(key_of).collect();
-        // Only the store knows which key a replayed timer takes.
-        let any_key = ops.iter().any(|op| matches!(op, Op::Replay { .. }));
+        let keys: HashSet<&Key> = ops.iter().filter_map(|op| op.subject().key()).collect();
+        let any_key = ops.iter().any(|op| op.is().takes_key_back);
         let ack = |(at, op): (usize, &Op)| {
-            let Op::Settle { id, verdict: Verdict::Ack, timer: Some(timer) } = op else { return None };
+            let Op::Settle(Settle { id, verdict: Verdict::Ack, timer: Some(timer) }) = op else {
+                return None;
+            };
             let id = *id;
             let is_alone = named.get(&id) == Some(&1)
                 && timer.key.as_ref().is_none_or(|key| !any_key && !keys.contains(key));
@@ -62,20 +67,10 @@ impl Owner {
             draft.end_taken(self.secret.id(ack.id).shard(), ack.id);
             self.remember_end(draft, ack.id, Ended::Acknowledged, now);
         }
-        if let Op::Settle { timer: Some(timer), .. } = op
+        if let Op::Settle(Settle { timer: Some(timer), .. }) = op
             && let Some(key) = &timer.key
         {
             draft.free(self.secret.key(&timer.dest, key), ack.id);
         }
-    }
-}
-
-/// The key that an operation other than an acknowledgement may be about.
-fn key_of(op: &Op) -> Option<&Key> {
-    match op {
-        Op::Schedule { timer, .. } => timer.key.as_ref(),
-        Op::Cancel { target: Target::Key(_, key), .. }
-        | Op::Reschedule { target: Target::Key(_, key), .. } => Some(key),
-        _ => None,
     }
 }

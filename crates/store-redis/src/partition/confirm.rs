@@ -33,7 +33,8 @@ impl Owner {
         claims: bool,
         answers: &mut Vec<Answer>,
     ) -> Result<(), LaneError> {
-        let waiting = ops.iter().zip(&mut *answers).filter(|(op, answer)| waits(op) && !is_refusal(answer));
+        let waiting =
+            ops.iter().zip(&mut *answers).filter(|(op, answer)| op.is().waits && !is_refusal(answer));
         let waiting: Vec<_> = waiting.map(|(_, answer)| answer).collect();
         let is_confirmed = match claims {
             true => self.confirm_claim().await?,
@@ -87,9 +88,4 @@ impl Owner {
 /// Whether nothing was done, for a reason of its own.
 const fn is_refusal(answer: &Answer) -> bool {
     matches!(answer, Answer::Refused(_))
-}
-
-/// Whether the answer to an operation waits for replicas.
-pub(crate) const fn waits(op: &Op) -> bool {
-    op.adds() || matches!(op, Op::Cancel { .. } | Op::Take { .. })
 }

@@ -12,8 +12,8 @@
 
 use std::mem::discriminant;
 
-use mtimer_store::decide::{At, Row};
 use mtimer_store::record::Progress;
+use mtimer_store::table::{At, Row};
 use mtimer_store::view::{Changes, KeyChange, RowChange};
 use mtimer_types::{Ended, SlotWidth, Time, TimerId};
 

@@ -6,8 +6,8 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use mtimer_store::decide::{At, Row, Table};
-use mtimer_store::op::Retained;
+use mtimer_store::place::Retained;
+use mtimer_store::table::{At, Row, Table};
 use mtimer_store::view::{Fact, Need, View};
 use mtimer_store::{
     Census, DeadFilter, DeadLetter, InFlight, LaneError, Page, Place, Record, Taken, Unconfirmed,

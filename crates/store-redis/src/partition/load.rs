@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use mtimer_store::decide::{At, Row};
+use mtimer_store::table::{At, Row};
 use mtimer_store::{LaneError, Load, Loaded, LoadedTimer};
 use mtimer_types::{Time, TimerId};
 use redis::Value;

@@ -8,8 +8,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use mtimer_store::decide::{At, Row, Table};
 use mtimer_store::record::{Record, RecordError};
+use mtimer_store::table::{At, Row, Table};
 use mtimer_store::view::{Fact, Need, View};
 use mtimer_store::{Answer, LaneError, Retained};
 use mtimer_types::{Destination, Key, Time, Timer, TimerId};
@@ -76,7 +76,7 @@ enum NeedFields {
     Row { id: TimerId, moved: Option<FieldIndex>, candidates: Vec<(SlotKey, FieldIndex)> },
     Key { dest: Destination, key: Key, holder: FieldIndex },
     Ended { id: TimerId, buckets: Vec<FieldIndex> },
-    Answered { request: mtimer_store::op::RequestId, buckets: Vec<FieldIndex> },
+    Answered { request: mtimer_store::RequestId, buckets: Vec<FieldIndex> },
 }
 
 /// What the values that were read lead to, and has to be read or removed next.

@@ -8,15 +8,16 @@
 //! of clients that have waited for too long are refused, too: they may repeat what the store has
 //! forgotten by now.
 //!
-//! Not in here: what decisions are ([`mtimer_store::decide`]), how a lost answer is dealt with
+//! Not in here: what decisions are ([`mtimer_store::table`]), how a lost answer is dealt with
 //! ([`super::writer`]).
 
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::time::Duration;
 
-use mtimer_store::decide::Context;
-use mtimer_store::op::{CancelAnswer, RescheduleAnswer};
+use mtimer_store::answer::{CancelAnswer, RescheduleAnswer};
+use mtimer_store::ops::{Cancel, Origin, Take};
+use mtimer_store::table::Context;
 use mtimer_store::view::{Changes, Decided, Fact, View, first_needs};
 use mtimer_store::{Answer, Batch, LaneError, Op, Refusal, Verdict};
 use mtimer_types::{Ended, Target, Time, TimerId};
@@ -71,10 +72,10 @@ enum WriteOutcome {
 impl TurnRefusals {
     /// Why an operation is refused, if it is.
     fn why(&self, op: &Op) -> Option<Refusal> {
-        if self.is_late && is_request(op) || self.is_away && is_of_client(op) {
+        if self.is_late && is_request(op) || self.is_away && op.is().origin != Origin::Owner {
             return Some(Refusal::ReadOnly);
         }
-        self.adding.clone().filter(|_| op.adds())
+        self.adding.clone().filter(|_| op.is().adds)
     }
 }
 
@@ -150,7 +151,7 @@ impl Owner {
             if blind.is_empty() { Cow::Borrowed(ops) } else { others().map(|(_, op)| op.clone()).collect() };
 
         // Reading does nothing, so what clients ask for need not wait for a store that is away.
-        self.writer.set_may_give_up(decided_ops.iter().any(is_of_client));
+        self.writer.set_may_give_up(decided_ops.iter().any(|op| op.is().origin != Origin::Owner));
         let decided = self.decide(&decided_ops, now).await;
         self.writer.set_may_give_up(false);
         let (mut decided, locations) = match decided {
@@ -203,8 +204,8 @@ impl Owner {
     /// replacement needs only their places. If such a timer has to be written again it is read, and
     /// everything is decided anew. A reschedule by key needs the contents from the start.
     async fn decide(&mut self, ops: &[Op], now: Time) -> Result<(Decided, Locations), LaneError> {
-        let moves_by_key = |op: &Op| matches!(op, Op::Reschedule { target: Target::Key(..), .. });
-        if !ops.iter().any(moves_by_key) {
+        let reads_by_key = |op: &Op| op.is().reads_content && op.subject().id().is_none();
+        if !ops.iter().any(reads_by_key) {
             let (decided, locations) = self.decide_with(ops, now, Locations::without_reading()).await?;
             let mut written = decided.changes.rows.iter().filter(|row| row.after.is_some());
             if !written.any(|row| locations.is_unread(row.id())) {
@@ -223,7 +224,7 @@ impl Owner {
         let mut view = View::of(ops);
         for op in ops {
             // What the owner has in memory is stored, and is not read again.
-            if let Op::Take { id, timer: Some(timer), .. } = op
+            if let Op::Take(Take { id, timer: Some(timer), .. }) = op
                 && let Some((row, at)) = self.first_attempt(*id, || timer.clone())
             {
                 view.learn(Fact::Row(*id, Some(row)));
@@ -339,13 +340,8 @@ impl Owner {
 
 /// Whether a client asks for it and may have done so before: how that ended is remembered for a
 /// while.
-const fn is_request(op: &Op) -> bool {
-    matches!(op, Op::Schedule { .. } | Op::Cancel { .. } | Op::Reschedule { .. })
-}
-
-/// Whether a client asks for it.
-pub(crate) const fn is_of_client(op: &Op) -> bool {
-    is_request(op) || matches!(op, Op::Replay { .. } | Op::Purge { .. })
+fn is_request(op: &Op) -> bool {
+    op.is().origin == Origin::Client
 }
 
 /// Whether what was read by now may lack outcomes that repeats ask for.
@@ -361,9 +357,7 @@ fn is_late(handed: HandedOver) -> bool {
 fn turn_length(ops: &[Op]) -> usize {
     let mut bytes = 0;
     let fits = |op: &&Op| {
-        if let Op::Schedule { timer, .. } = op {
-            bytes += timer.content_bytes();
-        }
+        bytes += op.subject().brings().map_or(0, |timer| timer.content_bytes());
         bytes <= TURN_BYTES
     };
     ops.iter().take(TURN_OPS).take_while(fits).count().max(1)
@@ -378,7 +372,7 @@ const fn is_unseen(answer: &Answer) -> bool {
 /// exist: anybody can send them without end.
 fn refuse_unseen(why: &Refusal, ops: &[Op], answers: &mut [Answer], changes: &mut Changes) {
     for (op, answer) in ops.iter().zip(answers) {
-        if let Op::Cancel { target, request, .. } = op
+        if let Op::Cancel(Cancel { target, request, .. }) = op
             && is_unseen(answer)
         {
             *answer = Answer::Refused(why.clone());

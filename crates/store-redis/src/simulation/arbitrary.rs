@@ -1,6 +1,7 @@
 //! Random timers, and times that matter to where they are stored.
 
 use mtimer_store::conformance::SeededRandom;
+use mtimer_store::ops::Settle;
 use mtimer_store::{Op, Verdict};
 use mtimer_types::{Destination, Key, Mode, PartitionId, Target, Time, Timer, TimerId};
 
@@ -46,9 +47,9 @@ pub(super) fn arbitrary_timer(r: &mut SeededRandom, now: Time) -> Timer {
 /// Whether it may make a dead letter, or a timer that is listed beside them.
 pub(super) fn makes_dead_letter(op: &Op) -> bool {
     match op {
-        Op::Settle { verdict, .. } => {
+        Op::Settle(Settle { verdict, .. }) => {
             matches!(verdict, Verdict::Dead { .. } | Verdict::Retry { .. } | Verdict::Unconfirmed)
         }
-        op => matches!(op, Op::Cancel { .. }),
+        op => matches!(op, Op::Cancel(_)),
     }
 }

@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use mtimer_store::op::ScheduleAnswer;
+use mtimer_store::answer::ScheduleAnswer;
+use mtimer_store::ops::Schedule;
 use mtimer_store::{Answer, Batch, Health, Lane, LaneError, Op};
 use mtimer_types::KeyPolicy;
 use redis::{Pipeline, Value};
@@ -79,7 +80,7 @@ fn sequence(data: &Data, cluster: &str) -> Value {
 }
 
 fn schedule(random: u64) -> Batch {
-    let op = Op::Schedule { timer: timer(random, None).into(), policy: KeyPolicy::Create };
+    let op = Op::Schedule(Schedule { timer: timer(random, None).into(), policy: KeyPolicy::Create });
     Batch { ops: vec![op], ..empty() }
 }
 

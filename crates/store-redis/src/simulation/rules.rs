@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use mtimer_store::ops::{Cancel, Reschedule, Schedule, Settle};
 use mtimer_store::{
     Answer, Batch, CancelAnswer, Health, Lane, LaneError, Op, Refusal, RequestId, ScheduleAnswer, Verdict,
 };
@@ -195,7 +196,7 @@ fn wait_follows_a_write_of_its_own_connection() {
 }
 
 fn schedule(timer: &Timer) -> Op {
-    Op::Schedule { timer: timer.clone().into(), policy: KeyPolicy::Create }
+    Op::Schedule(Schedule { timer: timer.clone().into(), policy: KeyPolicy::Create })
 }
 
 /// An acknowledgement, written blind, of a timer that was cancelled, whose key names another by
@@ -208,14 +209,15 @@ fn stale_acknowledgement() -> Check {
         // The first one alike; found by trying.
         let alike = timer(9_304_046, None);
         same("its fingerprint", &fingerprint(&alike), &fingerprint(&gone))?;
-        let cancel = Op::Cancel { target: Target::Id(gone.id), sent_attempt: None, request: RequestId(1) };
+        let cancel =
+            Op::Cancel(Cancel { target: Target::Id(gone.id), sent_attempt: None, request: RequestId(1) });
         let batch = |op| Batch { ops: vec![op], ..empty() };
         alive(run.owner.apply(batch(schedule(&gone)), HandedOver::now()).await)?;
         alive(run.owner.apply(batch(schedule(&alike)), HandedOver::now()).await)?;
         let cancelled = alive(run.owner.apply(batch(cancel), HandedOver::now()).await)?;
         same("the cancel", &cancelled, &vec![Answer::Cancel(CancelAnswer::Cancelled(gone.id))])?;
         alive(run.owner.apply(batch(schedule(&heir)), HandedOver::now()).await)?;
-        let ack = Op::Settle { id: gone.id, verdict: Verdict::Ack, timer: Some(gone.clone().into()) };
+        let ack = Op::Settle(Settle { id: gone.id, verdict: Verdict::Ack, timer: Some(gone.clone().into()) });
         same(
             "the acknowledgement",
             &alive(run.owner.apply(batch(ack), HandedOver::now()).await)?,
@@ -235,7 +237,7 @@ fn torn_replacement() -> Check {
         let (old, new) = (timer(1, Some("a")), timer(2, Some("a")));
         alive(run.owner.apply(batch(schedule(&old)), HandedOver::now()).await)?;
         run.server.state().last_steps = Some(steps);
-        let replace = Op::Schedule { timer: new.clone().into(), policy: KeyPolicy::Replace };
+        let replace = Op::Schedule(Schedule { timer: new.clone().into(), policy: KeyPolicy::Replace });
         let replaced = run.owner.apply(batch(replace), HandedOver::now());
         let unanswered = tokio::time::timeout(torn::DEAD_AFTER, replaced).await.is_err();
         same("whether the owner has died", &unanswered, &true)?;
@@ -256,12 +258,15 @@ fn slow_store() -> Check {
         let batch = |ops| Batch { ops, ..empty() };
         let timers = [timer(1, None), timer(2, Some("a")), timer(3, None)];
         let [cancelled, keyed, other] = &timers;
-        let cancel = |target, request| Op::Cancel { target, sent_attempt: None, request: RequestId(request) };
-        let reschedule = |request| Op::Reschedule {
-            target: Target::Id(other.id),
-            due: other.due + 60_000,
-            is_begun: false,
-            request: RequestId(request),
+        let cancel =
+            |target, request| Op::Cancel(Cancel { target, sent_attempt: None, request: RequestId(request) });
+        let reschedule = |request| {
+            Op::Reschedule(Reschedule {
+                target: Target::Id(other.id),
+                due: other.due + 60_000,
+                is_begun: false,
+                request: RequestId(request),
+            })
         };
         alive(run.owner.apply(batch(timers.iter().map(schedule).collect()), HandedOver::now()).await)?;
         let by_key = Target::Key(keyed.dest.clone(), keyed.key.clone().unwrap());
@@ -295,7 +300,8 @@ fn queued_repeat() -> Check {
         let calls = async {
             let id = timers[0].id;
             alive(lane.apply(batch(timers.iter().map(schedule).collect())).await)?;
-            let cancel = Op::Cancel { target: Target::Id(id), sent_attempt: None, request: RequestId(1) };
+            let cancel =
+                Op::Cancel(Cancel { target: Target::Id(id), sent_attempt: None, request: RequestId(1) });
             alive(lane.apply(batch(vec![cancel])).await)?;
             server.state().stands_still = Duration::from_secs(200);
             let first = lane.apply(batch(vec![Op::settle(timers[1].id, Verdict::Ack)]));
@@ -402,7 +408,7 @@ fn alike_keys() -> Check {
         let by_key = Target::Key(other.dest.clone(), other.key.clone().unwrap());
         let found = alive(run.owner.get(by_key.clone()).await)?.map(|(record, _)| record.timer.id);
         same("what the other key finds", &found, &None)?;
-        let cancel = Op::Cancel { target: by_key, sent_attempt: None, request: RequestId(1) };
+        let cancel = Op::Cancel(Cancel { target: by_key, sent_attempt: None, request: RequestId(1) });
         let cancelled = alive(run.owner.apply(batch(cancel), HandedOver::now()).await)?;
         same("a cancel by the other key", &cancelled, &vec![Answer::Cancel(CancelAnswer::NotFound)])?;
         let scheduled = alive(run.owner.apply(batch(schedule(&other)), HandedOver::now()).await)?;
@@ -425,7 +431,7 @@ fn stale_key() -> Check {
         run.take_over().await?;
         alive(run.owner.apply(batch(schedule(&one)), HandedOver::now()).await)?;
         let by_key = Target::Key(other.dest.clone(), other.key.clone().unwrap());
-        let cancel = Op::Cancel { target: by_key, sent_attempt: None, request: RequestId(1) };
+        let cancel = Op::Cancel(Cancel { target: by_key, sent_attempt: None, request: RequestId(1) });
         let cancelled = alive(run.owner.apply(batch(cancel), HandedOver::now()).await)?;
         same("a cancel by the other key", &cancelled, &vec![Answer::Cancel(CancelAnswer::NotFound)])?;
         let found = alive(run.owner.get(Target::Id(one.id)).await)?;
@@ -439,10 +445,8 @@ fn stopped_timer() -> Check {
         let mut run = Run::new(1, 0).await?;
         let one = timer(1, Some("a"));
         let by_key = || Target::Key(one.dest.clone(), one.key.clone().unwrap());
-        let cancel = |sent_attempt, request| Op::Cancel {
-            target: by_key(),
-            sent_attempt,
-            request: RequestId(request),
+        let cancel = |sent_attempt, request| {
+            Op::Cancel(Cancel { target: by_key(), sent_attempt, request: RequestId(request) })
         };
         alive(run.owner.apply(Batch { ops: vec![schedule(&one)], ..empty() }, HandedOver::now()).await)?;
         let died = CancelAnswer::Died { id: one.id, failed: 0 };

@@ -9,8 +9,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mtimer_store::conformance::SeededRandom;
 use mtimer_store::conformance::model::Model;
+use mtimer_store::conformance::{SeededRandom, properties};
+use mtimer_store::ops::{Cancel, Purge, Settle};
 use mtimer_store::{
     Acquire, Answer, Batch, CancelAnswer, Health, LaneError, Load, LoadedTimer, Op, Refusal, RequestId,
     Verdict,
@@ -24,13 +25,11 @@ use super::arbitrary::{DAY, HOUR, PARTITION, SECOND, arbitrary_timer, makes_dead
 use super::server::{Simulated, faults_by_kind};
 use crate::keyspace::secret::Secret;
 use crate::partition::acquire::{Shared, acquire};
-use crate::partition::confirm::waits;
 use crate::partition::handed::HandedOver;
 use crate::partition::log::LogBudget;
 use crate::partition::owner::Owner;
 use crate::partition::shortage::Quorum;
 use crate::partition::trim::Trimming;
-use crate::partition::turn::is_of_client;
 
 /// Seeds that a test runs when the environment does not say otherwise.
 const SEEDS: u64 = 100;
@@ -239,10 +238,10 @@ impl Run {
                 continue;
             }
             if let Answer::Refused(why) = answer {
-                let adds = op.adds() || expected == Answer::Cancel(CancelAnswer::NotFound);
+                let adds = properties::adds(op) || expected == Answer::Cancel(CancelAnswer::NotFound);
                 // What clients ask for does not wait for a store that is away.
                 let is_away = *why == Refusal::ReadOnly
-                    && is_of_client(op)
+                    && properties::is_of_client(op)
                     && (was_away || began.elapsed() >= Duration::from_millis(limits::AWAY_MS));
                 if is_away {
                     continue;
@@ -261,7 +260,8 @@ impl Run {
 
     /// At level `redis-replicated` the replica has what is answered as done.
     fn is_confirmed(&self, ops: &[Op], answers: &[Answer]) -> Check {
-        let is_done = |(op, answer): (&Op, &Answer)| waits(op) && !matches!(answer, Answer::Refused(_));
+        let is_done =
+            |(op, answer): (&Op, &Answer)| properties::waits(op) && !matches!(answer, Answer::Refused(_));
         if self.shared.quorum.is_none() || !ops.iter().zip(answers).any(is_done) {
             return Ok(());
         }
@@ -278,7 +278,7 @@ impl Run {
     /// answer was lost or that was cut off half way, finds its timer gone the second time: nobody
     /// can tell any more who has removed it.
     fn agree(&self, op: &Op, answer: &Answer, expected: &Answer, in_doubt: bool) -> Check {
-        let is_blind = matches!(op, Op::Settle { verdict: Verdict::Ack, timer: Some(_), .. });
+        let is_blind = matches!(op, Op::Settle(Settle { verdict: Verdict::Ack, timer: Some(_), .. }));
         if is_blind && in_doubt && (answer, expected) == (&Answer::Gone, &Answer::Done) {
             return Ok(());
         }
@@ -359,11 +359,11 @@ impl Run {
         }
         self.model.acquired(self.owner.epoch());
         same("the prior claim", &self.owner.prior_claim(), &self.model.prior_claim)?;
-        let op = Op::Cancel {
+        let op = Op::Cancel(Cancel {
             target: Target::Id(self.timers[0].id),
             sent_attempt: None,
             request: RequestId(self.random.next_u64()),
-        };
+        });
         let late = loop {
             let batch = Batch { now: self.now, claim: None, ops: vec![op.clone()] };
             let late = fenced.apply(batch, HandedOver::now()).await;
@@ -390,7 +390,7 @@ impl Run {
             // A purge is refused while the store is away.
             while self.model.timers.contains_key(&id) {
                 self.pass(1);
-                self.apply(None, vec![Op::settle(id, Verdict::Ack), Op::Purge { id }]).await?;
+                self.apply(None, vec![Op::settle(id, Verdict::Ack), Op::Purge(Purge { id })]).await?;
             }
         }
         self.catch_up().await?;

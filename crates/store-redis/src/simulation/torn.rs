@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use mtimer_store::conformance::model::Model;
+use mtimer_store::ops::{Purge, Schedule};
 use mtimer_store::{Answer, Batch, Op, Place, Record, ScheduleAnswer, Verdict};
 use mtimer_types::{KeyPolicy, Target, Time, Timer, TimerId};
 
@@ -76,7 +77,7 @@ async fn survives(run: &mut Run, states: &[Model]) -> Check {
         }
     }
     for id in ids {
-        let ops = vec![Op::settle(id, Verdict::Ack), Op::Purge { id }];
+        let ops = vec![Op::settle(id, Verdict::Ack), Op::Purge(Purge { id })];
         alive(run.owner.apply(Batch { now: run.now, claim: None, ops }, HandedOver::now()).await)?;
     }
     let far = run.now + 4_000 * DAY;
@@ -94,7 +95,7 @@ async fn survives(run: &mut Run, states: &[Model]) -> Check {
 async fn takes_its_key(run: &mut Run, like: Timer) -> Check<Option<TimerId>> {
     let id = TimerId::new(like.due, run.now, PARTITION, run.random.next_u64());
     let timer = Timer { id, ..like };
-    let op = Op::Schedule { timer: timer.clone().into(), policy: KeyPolicy::Create };
+    let op = Op::Schedule(Schedule { timer: timer.clone().into(), policy: KeyPolicy::Create });
     let answers =
         alive(run.owner.apply(Batch { now: run.now, claim: None, ops: vec![op] }, HandedOver::now()).await)?;
     match answers[..] {

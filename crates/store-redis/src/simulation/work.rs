@@ -1,5 +1,6 @@
 //! What a run asks for.
 
+use mtimer_store::ops::{Cancel, Park, Purge, Replay, Reschedule, Schedule, Settle, Take, Trim, Unpark};
 use mtimer_store::{Op, Place, RequestId, Retained, Verdict};
 use mtimer_types::{DeadReason, KeyPolicy, Timer};
 
@@ -88,21 +89,25 @@ impl Run {
         match kind {
             Schedule => {
                 let policy = r.pick(&[KeyPolicy::Create, KeyPolicy::Replace, KeyPolicy::Keep]);
-                Op::Schedule { timer: timer.into(), policy }
+                Op::Schedule(Schedule { timer: timer.into(), policy })
             }
             ScheduleChanged => {
                 let timer = Timer { callback_timeout_ms: Some(1_234), ..timer };
-                Op::Schedule { timer: timer.into(), policy: KeyPolicy::Create }
+                Op::Schedule(Schedule { timer: timer.into(), policy: KeyPolicy::Create })
             }
             Cancel => {
                 let sent_attempt = r.one_in(4).then(|| r.pick(&[1, 1, 2, 4]));
-                let op = Op::Cancel { target: target(r, &timer), sent_attempt, request };
+                let op = Op::Cancel(Cancel { target: target(r, &timer), sent_attempt, request });
                 self.asked.push(op.clone());
                 op
             }
             Reschedule => {
-                let op =
-                    Op::Reschedule { target: target(r, &timer), due: fire, is_begun: r.one_in(8), request };
+                let op = Op::Reschedule(Reschedule {
+                    target: target(r, &timer),
+                    due: fire,
+                    is_begun: r.one_in(8),
+                    request,
+                });
                 self.asked.push(op.clone());
                 op
             }
@@ -112,7 +117,11 @@ impl Run {
                 let record = self.model.timers.get(&id).map(|entry| entry.record());
                 let is_whole = record.as_ref().is_none_or(|record| record.accepted.is_none());
                 let known = record.map_or(timer.into(), |record| record.timer);
-                Op::Take { id, failed: r.below(3) as u32, timer: (r.one_in(2) && is_whole).then_some(known) }
+                Op::Take(Take {
+                    id,
+                    failed: r.below(3) as u32,
+                    timer: (r.one_in(2) && is_whole).then_some(known),
+                })
             }
             Ack => settle(Verdict::Ack),
             LateAck => settle(Verdict::LateAck { attempt: r.below(4) as u32 }),
@@ -126,18 +135,18 @@ impl Run {
             }
             Expire => settle(Verdict::Expired),
             Unconfirm => settle(Verdict::Unconfirmed),
-            Park => Op::Park { id, failed: r.below(3) as u32 },
-            Unpark => Op::Unpark { id, fire },
-            Replay => Op::Replay { id, fire },
-            Purge => Op::Purge { id },
+            Park => Op::Park(Park { id, failed: r.below(3) as u32 }),
+            Unpark => Op::Unpark(Unpark { id, fire }),
+            Replay => Op::Replay(Replay { id, fire }),
+            Purge => Op::Purge(Purge { id }),
             Trim => {
                 let of = r.pick(&[Retained::Dead, Retained::Unconfirmed]);
                 let (keep, limit) = (r.below(6), r.pick(&[0, 1, 2, 100]));
-                Op::Trim { of, before: now - 20 * r.below(40), keep, limit }
+                Op::Trim(Trim { of, before: now - 20 * r.below(40), keep, limit })
             }
             AckLoaded => {
                 let known = self.model.timers.get(&id).map_or(timer, |entry| entry.timer.clone());
-                Op::Settle { id, verdict: Verdict::Ack, timer: Some(known.into()) }
+                Op::Settle(Settle { id, verdict: Verdict::Ack, timer: Some(known.into()) })
             }
         }
     }

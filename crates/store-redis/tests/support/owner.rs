@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use mtimer_store::conformance::mix;
+use mtimer_store::ops::Schedule;
 use mtimer_store::{
     Acquire, AcquireError, Acquired, Answer, Batch, Lane, LaneError, LaneFuture, Load, LoadedTimer, Op,
     Store, Verdict,
@@ -40,7 +41,7 @@ pub fn keyed(due: Time, key: &str) -> Timer {
 }
 
 pub fn schedule(timer: &Timer) -> Op {
-    Op::Schedule { timer: Arc::new(timer.clone()), policy: KeyPolicy::Create }
+    Op::Schedule(Schedule { timer: Arc::new(timer.clone()), policy: KeyPolicy::Create })
 }
 
 pub fn ack(id: TimerId) -> Op {

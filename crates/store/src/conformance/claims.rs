@@ -4,6 +4,7 @@ use mtimer_types::{DeadReason, Time};
 
 use super::kit::Kit;
 use super::values::{HOUR, MINUTE, NEW, SECOND, pending_at, schedule_op};
+use crate::ops::Park;
 use crate::{Answer, Batch, CancelAnswer, Load, Op, Place, RescheduleAnswer, Verdict};
 
 pub(super) async fn an_empty_batch_can_carry_one(mut kit: Kit) {
@@ -224,7 +225,7 @@ pub(super) async fn parking_keeps_the_count_of_a_covered_attempt(mut kit: Kit) {
     first.add(&timer).await;
     first.claim(kit.now).await;
     let second = kit.owner().await;
-    assert_eq!(second.one(Op::Park { id: timer.id, failed: 1 }).await, Answer::Done);
+    assert_eq!(second.one(Op::Park(Park { id: timer.id, failed: 1 })).await, Answer::Done);
     assert_eq!(second.unpark(timer.id, kit.now).await, Answer::Done);
     let loaded = &second.pending().await[&timer.id];
     assert_eq!((loaded.covered, loaded.record.attempt(false)), (false, 2));

@@ -7,6 +7,7 @@ use super::kit::Kit;
 use super::owner::Owner;
 use super::seeded::mix;
 use super::values::{DAY, MINUTE, NEW, YEAR, dead_verdict, schedule_op, unique};
+use crate::ops::{Cancel, Park, Replay, Unpark};
 use crate::{Answer, CancelAnswer, Op, Place, RequestId, ScheduleAnswer};
 
 /// Texts that are easily damaged: separators of every store, hash tags, other scripts, what looks
@@ -304,8 +305,11 @@ pub(super) async fn the_same_random_part_at_other_times(mut kit: Kit) {
     owner.add_all(&timers).await;
     assert_eq!(owner.pending().await.len(), timers.len());
     for timer in &timers {
-        let op =
-            Op::Cancel { target: Target::Id(timer.id), sent_attempt: None, request: RequestId(unique()) };
+        let op = Op::Cancel(Cancel {
+            target: Target::Id(timer.id),
+            sent_attempt: None,
+            request: RequestId(unique()),
+        });
         assert_eq!(owner.one(op).await, Answer::Cancel(CancelAnswer::Cancelled(timer.id)));
     }
     assert_eq!(owner.pending().await.len(), 0);
@@ -316,12 +320,15 @@ pub(super) async fn an_id_is_dead_or_alive_in_one_place_only(mut kit: Kit) {
     let timer = kit.amo(kit.now);
     owner.add(&timer).await;
     let visits = [
-        (Op::Park { id: timer.id, failed: 0 }, Place::Parked),
+        (Op::Park(Park { id: timer.id, failed: 0 }), Place::Parked),
         (Op::take(timer.id, 0), Place::Taken { epoch: owner.epoch, unconfirmed: false }),
-        (Op::Park { id: timer.id, failed: 0 }, Place::Parked),
-        (Op::Unpark { id: timer.id, fire: kit.now }, Place::Pending { fire: kit.now, tier: 0 }),
+        (Op::Park(Park { id: timer.id, failed: 0 }), Place::Parked),
+        (Op::Unpark(Unpark { id: timer.id, fire: kit.now }), Place::Pending { fire: kit.now, tier: 0 }),
         (Op::settle(timer.id, dead_verdict(1)), Place::Dead),
-        (Op::Replay { id: timer.id, fire: kit.now + DAY }, Place::Pending { fire: kit.now + DAY, tier: 0 }),
+        (
+            Op::Replay(Replay { id: timer.id, fire: kit.now + DAY }),
+            Place::Pending { fire: kit.now + DAY, tier: 0 },
+        ),
     ];
     for (op, place) in visits {
         assert_eq!(owner.one(op).await, Answer::Done);

@@ -5,6 +5,7 @@ use mtimer_types::{DeadReason, Destination, Ended, RetryTiers, Time, Timer, Time
 use super::kit::Kit;
 use super::owner::Owner;
 use super::values::{DAY, HOUR, MINUTE, NEW, SECOND, dest, other_dest, pending_at};
+use crate::ops::{Replay, Trim};
 use crate::{Answer, CancelAnswer, DeadFilter, DeadLetter, Op, Place, Retained, ScheduleAnswer, Verdict};
 
 fn dead_letter(id: TimerId, reason: DeadReason, failed: u32, error: &str) -> Op {
@@ -254,7 +255,7 @@ pub(super) async fn hundreds_are_replayed(mut kit: Kit) {
     let timers: Vec<_> = (0..500).map(|n| kit.timer(kit.now + n * MINUTE)).collect();
     owner.add_all(&timers).await;
     owner.apply(timers.iter().map(|t| dead_letter(t.id, DeadReason::Failed, 1, "x")).collect()).await;
-    let ops = timers.iter().map(|t| Op::Replay { id: t.id, fire: kit.now + 5 }).collect();
+    let ops = timers.iter().map(|t| Op::Replay(Replay { id: t.id, fire: kit.now + 5 })).collect();
     assert!(owner.apply(ops).await.iter().all(|a| *a == Answer::Done));
     let fires = owner.fires().await;
     assert_eq!(fires.len(), 500);
@@ -300,8 +301,9 @@ pub(super) async fn the_end_of_one_long_dead_is_forgotten(mut kit: Kit) {
 pub(super) async fn trim_by_age(mut kit: Kit) {
     let mut owner = kit.owner().await;
     let timers = dead_letters(&kit, &mut owner, 10).await;
-    let trim =
-        async |before| owner.one(Op::Trim { of: Retained::Dead, before, keep: u64::MAX, limit: 100 }).await;
+    let trim = async |before| {
+        owner.one(Op::Trim(Trim { of: Retained::Dead, before, keep: u64::MAX, limit: 100 })).await
+    };
     assert_eq!(trim(kit.now).await, Answer::Trimmed { removed: 0, more: false });
     assert_eq!(trim(kit.now + 4 * MINUTE).await, Answer::Trimmed { removed: 4, more: false });
     assert_eq!(ids(&owner.all_dead().await), of(&timers[4..]), "who died at the bound stays");
@@ -312,8 +314,9 @@ pub(super) async fn trim_by_age(mut kit: Kit) {
 pub(super) async fn trim_by_count(mut kit: Kit) {
     let mut owner = kit.owner().await;
     let timers = dead_letters(&kit, &mut owner, 10).await;
-    let trim =
-        async |keep| owner.one(Op::Trim { of: Retained::Dead, before: Time::ZERO, keep, limit: 100 }).await;
+    let trim = async |keep| {
+        owner.one(Op::Trim(Trim { of: Retained::Dead, before: Time::ZERO, keep, limit: 100 })).await
+    };
     assert_eq!(trim(10).await, Answer::Trimmed { removed: 0, more: false });
     assert_eq!(trim(7).await, Answer::Trimmed { removed: 3, more: false });
     assert_eq!(ids(&owner.all_dead().await), of(&timers[3..]), "the oldest go");
@@ -324,8 +327,9 @@ pub(super) async fn trim_by_count(mut kit: Kit) {
 pub(super) async fn trim_in_portions(mut kit: Kit) {
     let mut owner = kit.owner().await;
     let timers = dead_letters(&kit, &mut owner, 10).await;
-    let trim =
-        async |keep, limit| owner.one(Op::Trim { of: Retained::Dead, before: Time::ZERO, keep, limit }).await;
+    let trim = async |keep, limit| {
+        owner.one(Op::Trim(Trim { of: Retained::Dead, before: Time::ZERO, keep, limit })).await
+    };
     assert_eq!(trim(2, 0).await, Answer::Trimmed { removed: 0, more: true });
     assert_eq!(trim(2, 3).await, Answer::Trimmed { removed: 3, more: true });
     assert_eq!(trim(2, 5).await, Answer::Trimmed { removed: 5, more: false });
@@ -335,9 +339,9 @@ pub(super) async fn trim_in_portions(mut kit: Kit) {
 pub(super) async fn trim_by_age_and_count(mut kit: Kit) {
     let mut owner = kit.owner().await;
     let timers = dead_letters(&kit, &mut owner, 10).await;
-    let trim = Op::Trim { of: Retained::Dead, before: kit.now + 3 * MINUTE, keep: 5, limit: 100 };
+    let trim = Op::Trim(Trim { of: Retained::Dead, before: kit.now + 3 * MINUTE, keep: 5, limit: 100 });
     assert_eq!(owner.one(trim).await, Answer::Trimmed { removed: 5, more: false }, "whichever takes more");
-    let trim = Op::Trim { of: Retained::Dead, before: kit.now + 8 * MINUTE, keep: 4, limit: 2 };
+    let trim = Op::Trim(Trim { of: Retained::Dead, before: kit.now + 8 * MINUTE, keep: 4, limit: 2 });
     assert_eq!(owner.one(trim).await, Answer::Trimmed { removed: 2, more: true });
     assert_eq!(ids(&owner.all_dead().await), of(&timers[7..]));
 }
@@ -345,7 +349,7 @@ pub(super) async fn trim_by_age_and_count(mut kit: Kit) {
 pub(super) async fn trim_of_nothing(mut kit: Kit) {
     let owner = kit.owner().await;
     owner.add(&kit.timer(kit.now)).await;
-    let trim = Op::Trim { of: Retained::Dead, before: Time::MAX, keep: 0, limit: 100 };
+    let trim = Op::Trim(Trim { of: Retained::Dead, before: Time::MAX, keep: 0, limit: 100 });
     assert_eq!(owner.one(trim).await, Answer::Trimmed { removed: 0, more: false });
     assert_eq!(owner.census().await.pending, 1);
 }
@@ -354,6 +358,6 @@ pub(super) async fn trimmed_timers_stay_ended(mut kit: Kit) {
     let owner = kit.owner().await;
     let timer = kit.timer(kit.now);
     owner.add_dead(&timer).await;
-    owner.one(Op::Trim { of: Retained::Dead, before: Time::MAX, keep: 0, limit: 100 }).await;
+    owner.one(Op::Trim(Trim { of: Retained::Dead, before: Time::MAX, keep: 0, limit: 100 })).await;
     assert_eq!(owner.schedule(&timer).await, ScheduleAnswer::Ended(Ended::Dead));
 }

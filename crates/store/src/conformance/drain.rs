@@ -7,6 +7,7 @@ use super::kit::Kit;
 use super::owner::Owner;
 use super::pair::schedule_with;
 use super::values::{DAY, HOUR, MINUTE, SECOND, YEAR, dead_verdict, unique};
+use crate::ops::{Cancel, Park, Purge, Replay, Reschedule, Trim, Unpark};
 use crate::{Answer, Census, Op, RequestId, Retained, Verdict};
 
 const EMPTY: Census = Census { pending: 0, retrying: 0, parked: 0, taken: 0, dead: 0, keys: 0, residue: 0 };
@@ -20,11 +21,11 @@ fn retry(id: TimerId, fire: Time, n: u32) -> Op {
 }
 
 fn cancel(id: TimerId) -> Op {
-    Op::Cancel { target: Target::Id(id), sent_attempt: None, request: RequestId(unique()) }
+    Op::Cancel(Cancel { target: Target::Id(id), sent_attempt: None, request: RequestId(unique()) })
 }
 
 fn reschedule(id: TimerId, due: Time) -> Op {
-    Op::Reschedule { target: Target::Id(id), due, is_begun: false, request: RequestId(unique()) }
+    Op::Reschedule(Reschedule { target: Target::Id(id), due, is_begun: false, request: RequestId(unique()) })
 }
 
 /// Timers at all distances, some with keys, every third at most once.
@@ -57,7 +58,7 @@ pub(super) async fn the_census_counts_what_is_there(mut kit: Kit) {
     let here = owner.census().await;
     assert_eq!(here, Census { pending: 70, keys, residue: here.residue, ..EMPTY });
     each(&owner, &timers[..10], |t| vec![retry(t.id, kit.now + HOUR, 1)]).await;
-    each(&owner, &timers[10..25], |t| vec![Op::Park { id: t.id, failed: 0 }]).await;
+    each(&owner, &timers[10..25], |t| vec![Op::Park(Park { id: t.id, failed: 0 })]).await;
     each(&owner, &timers[25..32], |t| vec![settle(t.id, dead_verdict(1))]).await;
     let taken: Vec<_> =
         timers[32..].iter().filter(|t| t.mode == mtimer_types::Mode::AtMostOnce).cloned().collect();
@@ -120,7 +121,7 @@ pub(super) async fn after_unconfirmed_ones_were_purged(kit: Kit) {
         vec![
             Op::take(t.id, 0),
             settle(t.id, Verdict::Unconfirmed),
-            Op::Purge { id: t.id },
+            Op::Purge(Purge { id: t.id }),
             settle(t.id, Verdict::Ack),
         ]
     })
@@ -140,9 +141,9 @@ pub(super) async fn after_parking(kit: Kit) {
     empties(kit, |kit, t| {
         let (id, fire) = (t.id, kit.now);
         vec![
-            Op::Park { id, failed: 0 },
-            Op::Unpark { id, fire },
-            Op::Park { id, failed: 0 },
+            Op::Park(Park { id, failed: 0 }),
+            Op::Unpark(Unpark { id, fire }),
+            Op::Park(Park { id, failed: 0 }),
             settle(id, Verdict::Ack),
         ]
     })
@@ -163,14 +164,14 @@ pub(super) async fn after_reschedules(kit: Kit) {
 }
 
 pub(super) async fn after_purges(kit: Kit) {
-    empties(kit, |_, t| vec![settle(t.id, dead_verdict(1)), Op::Purge { id: t.id }]).await;
+    empties(kit, |_, t| vec![settle(t.id, dead_verdict(1)), Op::Purge(Purge { id: t.id })]).await;
 }
 
 pub(super) async fn after_a_trim(kit: Kit) {
     empties(kit, |_, t| {
         vec![
             settle(t.id, dead_verdict(1)),
-            Op::Trim { of: Retained::Dead, before: Time::MAX, keep: 0, limit: 1_000 },
+            Op::Trim(Trim { of: Retained::Dead, before: Time::MAX, keep: 0, limit: 1_000 }),
         ]
     })
     .await;
@@ -181,7 +182,7 @@ pub(super) async fn after_a_trim_of_unconfirmed_ones(kit: Kit) {
         vec![
             Op::take(t.id, 0),
             settle(t.id, Verdict::Unconfirmed),
-            Op::Trim { of: Retained::Unconfirmed, before: Time::MAX, keep: 0, limit: 1_000 },
+            Op::Trim(Trim { of: Retained::Unconfirmed, before: Time::MAX, keep: 0, limit: 1_000 }),
             settle(t.id, Verdict::Ack),
         ]
     })
@@ -195,9 +196,9 @@ pub(super) async fn after_replays(kit: Kit) {
         let again = Verdict::Dead { reason, failed: 4, error: "x".into() };
         vec![
             settle(id, dead_verdict(2)),
-            Op::Replay { id, fire },
+            Op::Replay(Replay { id, fire }),
             settle(id, again),
-            Op::Replay { id, fire: kit.now },
+            Op::Replay(Replay { id, fire: kit.now }),
             settle(id, Verdict::Ack),
         ]
     })

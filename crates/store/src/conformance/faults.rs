@@ -8,6 +8,7 @@ use super::kit::Kit;
 use super::owner::Owner;
 use super::pair::{Pair, schedule_with};
 use super::values::{DAY, HOUR, MINUTE, NEW, SECOND, dead_verdict, pending_at, schedule_op, unique};
+use crate::ops::{Cancel, Park, Purge, Replay, Reschedule, Trim, Unpark};
 use crate::{
     Answer, Batch, CancelAnswer, Health, Load, Op, Place, Refusal, RequestId, RescheduleAnswer, Retained,
     ScheduleAnswer, Verdict,
@@ -24,23 +25,32 @@ fn operations(kit: &Kit, timers: &[Timer], key: &Key) -> Vec<Op> {
         schedule_op(&kit.timer(kit.now)),
         schedule_op(&kit.timer(kit.now + 30 * DAY)),
         schedule_with(&kit.keyed(kit.now + DAY, key), KeyPolicy::Replace),
-        Op::Cancel { target: Target::Id(id(1)), sent_attempt: None, request: request() },
-        Op::Cancel { target: Target::Id(kit.timer(kit.now).id), sent_attempt: None, request: request() },
-        Op::Cancel { target: Target::Id(id(2)), sent_attempt: Some(1), request: request() },
-        Op::Reschedule { target: Target::Id(id(3)), due: kit.now + SECOND, is_begun, request: request() },
+        Op::Cancel(Cancel { target: Target::Id(id(1)), sent_attempt: None, request: request() }),
+        Op::Cancel(Cancel {
+            target: Target::Id(kit.timer(kit.now).id),
+            sent_attempt: None,
+            request: request(),
+        }),
+        Op::Cancel(Cancel { target: Target::Id(id(2)), sent_attempt: Some(1), request: request() }),
+        Op::Reschedule(Reschedule {
+            target: Target::Id(id(3)),
+            due: kit.now + SECOND,
+            is_begun,
+            request: request(),
+        }),
         Op::take(id(4), 0),
         settle(4, Verdict::Unconfirmed),
-        Op::Purge { id: id(4) },
+        Op::Purge(Purge { id: id(4) }),
         settle(5, retry),
         settle(6, dead_verdict(2)),
-        Op::Replay { id: id(6), fire: kit.now },
+        Op::Replay(Replay { id: id(6), fire: kit.now }),
         settle(7, Verdict::Expired),
-        Op::Park { id: id(8), failed: 0 },
-        Op::Unpark { id: id(8), fire: kit.now + MINUTE },
+        Op::Park(Park { id: id(8), failed: 0 }),
+        Op::Unpark(Unpark { id: id(8), fire: kit.now + MINUTE }),
         settle(9, Verdict::Ack),
         settle(3, dead_verdict(1)),
-        Op::Trim { of: Retained::Dead, before: Time::MAX, keep: 0, limit: 100 },
-        Op::Trim { of: Retained::Unconfirmed, before: Time::MAX, keep: 0, limit: 100 },
+        Op::Trim(Trim { of: Retained::Dead, before: Time::MAX, keep: 0, limit: 100 }),
+        Op::Trim(Trim { of: Retained::Unconfirmed, before: Time::MAX, keep: 0, limit: 100 }),
     ]
 }
 
@@ -209,8 +219,13 @@ pub(super) async fn a_full_store_refuses_what_adds(mut kit: Kit) {
     let target = Target::Id(timers[3].id);
     let ops = vec![
         schedule_op(&kit.timer(kit.now)),
-        Op::Reschedule { target, due: kit.now + DAY, is_begun: false, request: RequestId(unique()) },
-        Op::Replay { id: timers[0].id, fire: kit.now },
+        Op::Reschedule(Reschedule {
+            target,
+            due: kit.now + DAY,
+            is_begun: false,
+            request: RequestId(unique()),
+        }),
+        Op::Replay(Replay { id: timers[0].id, fire: kit.now }),
     ];
     let answers = owner.apply(ops).await;
     assert!(answers.len() == 3 && answers.iter().all(is_full), "{answers:?}");
@@ -260,7 +275,7 @@ pub(super) async fn a_refusal_by_a_full_store_is_not_final(mut kit: Kit) {
     let request = RequestId(unique());
     let target = || Target::Id(timers[3].id);
     let due = kit.now + DAY;
-    let reschedule = || Op::Reschedule { target: target(), due, is_begun: false, request };
+    let reschedule = || Op::Reschedule(Reschedule { target: target(), due, is_begun: false, request });
     let answers = owner.apply(vec![schedule_op(&new), reschedule()]).await;
     assert!(answers.len() == 2 && answers.iter().all(is_full), "{answers:?}");
     kit.fault(Fault::OutOfMemory(false)).await;

@@ -10,6 +10,7 @@ use super::kit::Kit;
 use super::owner::{Owner, State};
 use super::pair::{same_state, schedule_with};
 use super::values::{DAY, HOUR, MINUTE, NEW, SECOND, dead_verdict, dest, schedule_op, unique};
+use crate::ops::{Cancel, Park, Purge, Replay, Reschedule, Trim, Unpark};
 use crate::{
     Answer, Batch, DeadFilter, Health, InFlight, LaneError, Load, Op, RequestId, Retained, ScheduleAnswer,
     Verdict,
@@ -81,12 +82,16 @@ impl Scene {
         vec![
             schedule_op(&kit.timer(kit.now)),
             schedule_with(&kit.keyed(kit.now, key), KeyPolicy::Replace),
-            Op::Cancel { target: by_id(), sent_attempt: None, request: request() },
-            Op::Cancel { target: by_id(), sent_attempt: Some(1), request: request() },
-            Op::Cancel { target: by_key(), sent_attempt: None, request: request() },
-            Op::Cancel { target: Target::Id(kit.timer(kit.now).id), sent_attempt: None, request: request() },
-            Op::Reschedule { target: by_id(), due: soon, is_begun, request: request() },
-            Op::Reschedule { target: by_key(), due: soon, is_begun, request: request() },
+            Op::Cancel(Cancel { target: by_id(), sent_attempt: None, request: request() }),
+            Op::Cancel(Cancel { target: by_id(), sent_attempt: Some(1), request: request() }),
+            Op::Cancel(Cancel { target: by_key(), sent_attempt: None, request: request() }),
+            Op::Cancel(Cancel {
+                target: Target::Id(kit.timer(kit.now).id),
+                sent_attempt: None,
+                request: request(),
+            }),
+            Op::Reschedule(Reschedule { target: by_id(), due: soon, is_begun, request: request() }),
+            Op::Reschedule(Reschedule { target: by_key(), due: soon, is_begun, request: request() }),
             Op::take(pending_once.id, 0),
             settle(pending, Verdict::Ack),
             settle(taken, Verdict::LateAck { attempt: 1 }),
@@ -94,14 +99,14 @@ impl Scene {
             settle(pending, dead_verdict(1)),
             settle(parked, Verdict::Expired),
             settle(taken, Verdict::Unconfirmed),
-            Op::Park { id: pending.id, failed: 0 },
-            Op::Unpark { id: parked.id, fire: kit.now },
-            Op::Replay { id: dead.id, fire: kit.now },
-            Op::Replay { id: unconfirmed.id, fire: kit.now },
-            Op::Purge { id: dead.id },
-            Op::Purge { id: unconfirmed.id },
-            Op::Trim { of: Retained::Dead, before: Time::MAX, keep: 0, limit: 10 },
-            Op::Trim { of: Retained::Unconfirmed, before: Time::MAX, keep: 0, limit: 10 },
+            Op::Park(Park { id: pending.id, failed: 0 }),
+            Op::Unpark(Unpark { id: parked.id, fire: kit.now }),
+            Op::Replay(Replay { id: dead.id, fire: kit.now }),
+            Op::Replay(Replay { id: unconfirmed.id, fire: kit.now }),
+            Op::Purge(Purge { id: dead.id }),
+            Op::Purge(Purge { id: unconfirmed.id }),
+            Op::Trim(Trim { of: Retained::Dead, before: Time::MAX, keep: 0, limit: 10 }),
+            Op::Trim(Trim { of: Retained::Unconfirmed, before: Time::MAX, keep: 0, limit: 10 }),
         ]
     }
 }

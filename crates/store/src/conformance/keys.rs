@@ -5,6 +5,7 @@ use mtimer_types::{Ended, Key, KeyPolicy, Mode, Target, Timer};
 use super::kit::Kit;
 use super::owner::Owner;
 use super::values::{DAY, HOUR, MINUTE, NEW, OLD, SECOND, dest, other_dest, pending_at, unique};
+use crate::ops::Cancel;
 use crate::{Answer, CancelAnswer, Op, Place, RequestId, RescheduleAnswer, ScheduleAnswer, Verdict};
 
 pub(super) async fn create_refuses_a_key_in_use(mut kit: Kit) {
@@ -292,10 +293,12 @@ pub(super) async fn a_thousand_keys(mut kit: Kit) {
     for n in [0, 1, 499, 999] {
         assert_eq!(owner.see_key(&keys[n]).await, Some(timers[n].id));
     }
-    let ops = keys.iter().map(|key| Op::Cancel {
-        target: Target::Key(dest(), key.clone()),
-        sent_attempt: None,
-        request: RequestId(unique()),
+    let ops = keys.iter().map(|key| {
+        Op::Cancel(Cancel {
+            target: Target::Key(dest(), key.clone()),
+            sent_attempt: None,
+            request: RequestId(unique()),
+        })
     });
     let answers = owner.apply(ops.collect()).await;
     for (timer, answer) in timers.iter().zip(answers) {

@@ -9,6 +9,7 @@ use mtimer_types::{KeyPolicy, SlotWidth, Time, Timer, TimerId};
 use super::kit::Kit;
 use super::pair::{Pair, schedule_with};
 use super::values::{DAY, HOUR, MINUTE, SECOND, YEAR, schedule_op, unique};
+use crate::ops::Park;
 use crate::{Load, Loaded, Op};
 
 pub(super) const MIB: usize = 1 << 20;
@@ -219,7 +220,7 @@ pub(super) async fn a_load_brings_nothing_back(kit: Kit) {
     let behind = vec![
         timers[..50].iter().map(|t| Op::take(t.id, 0)).collect(),
         timers[50..100].iter().map(|t| Op::settle(t.id, crate::Verdict::Ack)).collect(),
-        timers[100..150].iter().map(|t| Op::Park { id: t.id, failed: 0 }).collect(),
+        timers[100..150].iter().map(|t| Op::Park(Park { id: t.id, failed: 0 })).collect(),
     ];
     pair.load(everything(now + SECOND), behind).await.unwrap();
     pair.unload(Time::ZERO).await.unwrap();

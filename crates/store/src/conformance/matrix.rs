@@ -10,6 +10,7 @@ use mtimer_types::{DeadReason, KeyPolicy, Target, Time, Timer, TimerId};
 use super::kit::Kit;
 use super::pair::{Pair, schedule_with};
 use super::values::{DAY, HOUR, MINUTE, SECOND, YEAR, dead_verdict, unique};
+use crate::ops::{Cancel, Park, Purge, Replay, Reschedule, Unpark};
 use crate::{Op, RequestId, Verdict};
 
 /// What happens to a timer before the operation under test; `now` is where the prior claim ends.
@@ -125,7 +126,7 @@ impl Spot {
             OldRetry(failed) => vec![schedule(), retry(id, due + 40 * SECOND, failed)],
             CoveredRetry => vec![schedule(), retry(id, due - 1, 1)],
             OldStopped => vec![schedule(), cancel(id, Some(1))],
-            OldParked => vec![schedule(), Op::Park { id, failed: 0 }],
+            OldParked => vec![schedule(), Op::Park(Park { id, failed: 0 })],
             OldTaken => vec![schedule(), Op::take(id, 0)],
             OldUnconfirmed => vec![schedule(), Op::take(id, 0), settle(id, Verdict::Unconfirmed)],
             OldDead => vec![schedule(), settle(id, dead_verdict(2))],
@@ -142,15 +143,15 @@ impl Spot {
             Refiled => vec![reschedule(id, now - SECOND, false)],
             NewRetry(failed) => vec![retry(id, due + HOUR, failed)],
             Stopped => vec![cancel(id, Some(1))],
-            NewParked => vec![Op::Park { id, failed: 0 }],
-            RetriedParked => vec![retry(id, due, 2), Op::Park { id, failed: 2 }],
-            Unparked => vec![Op::Park { id, failed: 0 }, Op::Unpark { id, fire: now }],
+            NewParked => vec![Op::Park(Park { id, failed: 0 })],
+            RetriedParked => vec![retry(id, due, 2), Op::Park(Park { id, failed: 2 })],
+            Unparked => vec![Op::Park(Park { id, failed: 0 }), Op::Unpark(Unpark { id, fire: now })],
             NewTaken => vec![Op::take(id, 0)],
             NewUnconfirmed => vec![Op::take(id, 0), settle(id, Verdict::Unconfirmed)],
             NewDead => vec![settle(id, dead_verdict(1))],
-            Replayed => vec![settle(id, dead_verdict(3)), Op::Replay { id, fire: now }],
+            Replayed => vec![settle(id, dead_verdict(3)), Op::Replay(Replay { id, fire: now })],
             ReplayedUnconfirmed => {
-                vec![Op::take(id, 0), settle(id, Verdict::Unconfirmed), Op::Replay { id, fire: now }]
+                vec![Op::take(id, 0), settle(id, Verdict::Unconfirmed), Op::Replay(Replay { id, fire: now })]
             }
             Acknowledged => vec![Op::take(id, 0), settle(id, Verdict::Ack)],
             Cancelled => vec![cancel(id, None)],
@@ -159,7 +160,7 @@ impl Spot {
                 vec![schedule_with(&next, KeyPolicy::Replace)]
             }
             Expired => vec![settle(id, Verdict::Expired)],
-            Purged => vec![settle(id, dead_verdict(1)), Op::Purge { id }],
+            Purged => vec![settle(id, dead_verdict(1)), Op::Purge(Purge { id })],
             _ => vec![],
         }
     }
@@ -174,11 +175,11 @@ fn retry(id: TimerId, fire: Time, failed: u32) -> Op {
 }
 
 fn cancel(id: TimerId, sent_attempt: Option<u32>) -> Op {
-    Op::Cancel { target: Target::Id(id), sent_attempt, request: RequestId(unique()) }
+    Op::Cancel(Cancel { target: Target::Id(id), sent_attempt, request: RequestId(unique()) })
 }
 
 fn reschedule(id: TimerId, due: Time, is_begun: bool) -> Op {
-    Op::Reschedule { target: Target::Id(id), due, is_begun, request: RequestId(unique()) }
+    Op::Reschedule(Reschedule { target: Target::Id(id), due, is_begun, request: RequestId(unique()) })
 }
 
 fn by_key(timer: &Timer) -> Target {
@@ -271,10 +272,8 @@ pub(super) async fn cancel_by_id(kit: Kit) {
 }
 
 pub(super) async fn cancel_by_key(kit: Kit) {
-    let cancel = |t: &Timer, sent_attempt| Op::Cancel {
-        target: by_key(t),
-        sent_attempt,
-        request: RequestId(unique()),
+    let cancel = |t: &Timer, sent_attempt| {
+        Op::Cancel(Cancel { target: by_key(t), sent_attempt, request: RequestId(unique()) })
     };
     on_every_spot(kit, &[&|t, _| cancel(t, None), &|t, _| cancel(t, Some(1))]).await;
 }
@@ -293,11 +292,8 @@ pub(super) async fn reschedule_by_id(kit: Kit) {
 }
 
 pub(super) async fn reschedule_by_key(kit: Kit) {
-    let reschedule = |t: &Timer, due| Op::Reschedule {
-        target: by_key(t),
-        due,
-        is_begun: false,
-        request: RequestId(unique()),
+    let reschedule = |t: &Timer, due| {
+        Op::Reschedule(Reschedule { target: by_key(t), due, is_begun: false, request: RequestId(unique()) })
     };
     on_every_spot(kit, &[&|t, now| reschedule(t, now + 2 * SECOND), &|t, now| reschedule(t, now + YEAR)])
         .await;
@@ -308,16 +304,18 @@ pub(super) async fn take(kit: Kit) {
 }
 
 pub(super) async fn park(kit: Kit) {
-    on_every_spot(kit, &[&|t, _| Op::Park { id: t.id, failed: 0 }, &|t, _| Op::Park { id: t.id, failed: 4 }])
-        .await;
+    on_every_spot(
+        kit,
+        &[&|t, _| Op::Park(Park { id: t.id, failed: 0 }), &|t, _| Op::Park(Park { id: t.id, failed: 4 })],
+    )
+    .await;
 }
 
 pub(super) async fn unpark(kit: Kit) {
     on_every_spot(
         kit,
-        &[&|t, now| Op::Unpark { id: t.id, fire: now }, &|t, now| Op::Unpark {
-            id: t.id,
-            fire: now + 3 * HOUR,
+        &[&|t, now| Op::Unpark(Unpark { id: t.id, fire: now }), &|t, now| {
+            Op::Unpark(Unpark { id: t.id, fire: now + 3 * HOUR })
         }],
     )
     .await;
@@ -326,16 +324,15 @@ pub(super) async fn unpark(kit: Kit) {
 pub(super) async fn replay(kit: Kit) {
     on_every_spot(
         kit,
-        &[&|t, now| Op::Replay { id: t.id, fire: now }, &|t, now| Op::Replay {
-            id: t.id,
-            fire: now + 3 * DAY,
+        &[&|t, now| Op::Replay(Replay { id: t.id, fire: now }), &|t, now| {
+            Op::Replay(Replay { id: t.id, fire: now + 3 * DAY })
         }],
     )
     .await;
 }
 
 pub(super) async fn purge(kit: Kit) {
-    on_every_spot(kit, &[&|t, _| Op::Purge { id: t.id }]).await;
+    on_every_spot(kit, &[&|t, _| Op::Purge(Purge { id: t.id })]).await;
 }
 
 pub(super) async fn ack(kit: Kit) {

@@ -43,6 +43,7 @@ mod owner;
 mod ownership;
 mod pair;
 mod parking;
+pub mod properties;
 mod random;
 mod requests;
 mod reschedule;

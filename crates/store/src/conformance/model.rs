@@ -1,4 +1,4 @@
-//! The reference: what [`crate::op`] says, once more and as plainly as possible, so that a store
+//! The reference: what [`crate::ops`] says, once more and as plainly as possible, so that a store
 //! has something to be compared with. Three maps and no cleverness; it shares no code with the
 //! stores.
 //!
@@ -10,6 +10,7 @@ use mtimer_types::{
     DeadReason, Destination, Ended, Epoch, Key, KeyPolicy, Mode, Target, Time, Timer, TimerId, limits,
 };
 
+use crate::ops::{Cancel, Park, Purge, Replay, Reschedule, Schedule, Settle, Take, Trim, Unpark};
 use crate::{
     Answer, CancelAnswer, Census, DeadLetter, InFlight, LoadedTimer, Op, Place, Progress, Record,
     RescheduleAnswer, Retained, ScheduleAnswer, Taken, Unconfirmed, Verdict,
@@ -122,8 +123,8 @@ impl Model {
 
     pub fn apply(&mut self, now: Time, op: &Op) -> Answer {
         match op {
-            Op::Schedule { timer, policy } => Answer::Schedule(self.schedule(now, timer, *policy)),
-            Op::Cancel { target, sent_attempt, request } => {
+            Op::Schedule(Schedule { timer, policy }) => Answer::Schedule(self.schedule(now, timer, *policy)),
+            Op::Cancel(Cancel { target, sent_attempt, request }) => {
                 if let Some(old) = self.requests.get(&request.0) {
                     return old.clone();
                 }
@@ -135,7 +136,7 @@ impl Model {
                 self.requests.insert(request.0, Answer::Cancel(to_repeat));
                 Answer::Cancel(answer)
             }
-            Op::Reschedule { target, due, is_begun, request } => {
+            Op::Reschedule(Reschedule { target, due, is_begun, request }) => {
                 if let Some(old) = self.requests.get(&request.0) {
                     return old.clone();
                 }
@@ -143,10 +144,10 @@ impl Model {
                 self.requests.insert(request.0, answer.clone());
                 answer
             }
-            Op::Take { id, failed, .. } => self.take(*id, *failed),
-            Op::Settle { id, verdict, .. } => self.settle(now, *id, verdict),
-            Op::Park { id, failed } => self.park(*id, *failed),
-            Op::Unpark { id, fire } => match self.timers.get(id).map(|e| e.place) {
+            Op::Take(Take { id, failed, .. }) => self.take(*id, *failed),
+            Op::Settle(Settle { id, verdict, .. }) => self.settle(now, *id, verdict),
+            Op::Park(Park { id, failed }) => self.park(*id, *failed),
+            Op::Unpark(Unpark { id, fire }) => match self.timers.get(id).map(|e| e.place) {
                 Some(Place::Parked) => {
                     self.file(*id, *fire, 0);
                     Answer::Done
@@ -154,15 +155,15 @@ impl Model {
                 Some(Place::Pending { .. }) => Answer::Done,
                 _ => Answer::Gone,
             },
-            Op::Replay { id, fire } => self.replay(now, *id, *fire),
-            Op::Purge { id } => match self.timers.get(id) {
+            Op::Replay(Replay { id, fire }) => self.replay(now, *id, *fire),
+            Op::Purge(Purge { id }) => match self.timers.get(id) {
                 Some(e) if e.place == Place::Dead || e.is_unconfirmed() => {
                     self.purge(now, *id);
                     Answer::Done
                 }
                 _ => Answer::Gone,
             },
-            Op::Trim { of, before, keep, limit } => self.trim(now, *of, (*before, *keep), *limit),
+            Op::Trim(Trim { of, before, keep, limit }) => self.trim(now, *of, (*before, *keep), *limit),
         }
     }
 

@@ -5,6 +5,7 @@ use mtimer_types::{DeadReason, Ended, KeyPolicy, Time, Timer, TimerId};
 use super::kit::Kit;
 use super::owner::Owner;
 use super::values::{HOUR, MINUTE, NEW, SECOND, dead_verdict, pending_at};
+use crate::ops::Trim;
 use crate::{Answer, CancelAnswer, Op, Place, Retained, ScheduleAnswer, Taken, Unconfirmed, Verdict};
 
 pub(super) async fn a_taken_timer_is_not_pending(mut kit: Kit) {
@@ -319,7 +320,8 @@ pub(super) async fn the_unconfirmed_are_trimmed_by_age(mut kit: Kit) {
     let mut owner = kit.owner().await;
     let timers = unconfirmed(&kit, &mut owner, 10).await;
     let of_kind = Retained::Unconfirmed;
-    let trim = async |before| owner.one(Op::Trim { of: of_kind, before, keep: u64::MAX, limit: 100 }).await;
+    let trim =
+        async |before| owner.one(Op::Trim(Trim { of: of_kind, before, keep: u64::MAX, limit: 100 })).await;
     assert_eq!(trim(kit.now).await, Answer::Trimmed { removed: 0, more: false });
     assert_eq!(trim(kit.now + 4 * MINUTE).await, Answer::Trimmed { removed: 4, more: false });
     assert_eq!(listed(&owner, 100).await, of(&timers[4..]), "one of the bound itself stays");
@@ -331,7 +333,7 @@ pub(super) async fn the_unconfirmed_are_trimmed_by_count_in_portions(mut kit: Ki
     let mut owner = kit.owner().await;
     let timers = unconfirmed(&kit, &mut owner, 10).await;
     let trim = async |keep, limit| {
-        owner.one(Op::Trim { of: Retained::Unconfirmed, before: Time::ZERO, keep, limit }).await
+        owner.one(Op::Trim(Trim { of: Retained::Unconfirmed, before: Time::ZERO, keep, limit })).await
     };
     assert_eq!(trim(10, 100).await, Answer::Trimmed { removed: 0, more: false });
     assert_eq!(trim(2, 3).await, Answer::Trimmed { removed: 3, more: true });
@@ -345,7 +347,7 @@ pub(super) async fn a_trim_spares_what_is_taken_and_dead(mut kit: Kit) {
     owner.add_taken(&taken).await;
     owner.add_dead(&dead).await;
     owner.add_unconfirmed(&gone).await;
-    let trim = |of| Op::Trim { of, before: Time::MAX, keep: 0, limit: 100 };
+    let trim = |of| Op::Trim(Trim { of, before: Time::MAX, keep: 0, limit: 100 });
     let one = Answer::Trimmed { removed: 1, more: false };
     assert_eq!(owner.one(trim(Retained::Unconfirmed)).await, one);
     assert_eq!(owner.place(gone.id).await, None);
@@ -362,7 +364,7 @@ pub(super) async fn the_end_of_one_long_unconfirmed_is_forgotten(mut kit: Kit) {
     owner.now = kit.now - SECOND;
     owner.add_unconfirmed(&young).await;
     owner.now = kit.now;
-    let trim = Op::Trim { of: Retained::Unconfirmed, before: Time::MAX, keep: 0, limit: 100 };
+    let trim = Op::Trim(Trim { of: Retained::Unconfirmed, before: Time::MAX, keep: 0, limit: 100 });
     assert_eq!(owner.one(trim).await, Answer::Trimmed { removed: 2, more: false });
     assert_eq!(owner.schedule(&young).await, ScheduleAnswer::Ended(Ended::Dead));
     assert_eq!(owner.schedule(&old).await, NEW);

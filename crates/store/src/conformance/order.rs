@@ -7,6 +7,7 @@ use mtimer_types::{Ended, KeyPolicy, Target};
 use super::kit::Kit;
 use super::pair::schedule_with;
 use super::values::{HOUR, MINUTE, NEW, OLD, SECOND, schedule_op, unique};
+use crate::ops::{Cancel, Park};
 use crate::{Answer, CancelAnswer, Op, RequestId, ScheduleAnswer, Verdict};
 
 pub(super) async fn an_empty_batch_has_no_answers(mut kit: Kit) {
@@ -19,7 +20,8 @@ pub(super) async fn answers_are_in_the_order_of_operations(mut kit: Kit) {
     let (a, b) = (kit.timer(kit.now + MINUTE), kit.amo(kit.now));
     let key = kit.key("ordered-");
     let (c, d) = (kit.keyed(kit.now, &key), kit.keyed(kit.now + 1, &key));
-    let cancel = |id| Op::Cancel { target: Target::Id(id), sent_attempt: None, request: RequestId(unique()) };
+    let cancel =
+        |id| Op::Cancel(Cancel { target: Target::Id(id), sent_attempt: None, request: RequestId(unique()) });
     let ops = vec![
         schedule_op(&a),
         Op::take(b.id, 0),
@@ -125,8 +127,10 @@ pub(super) async fn a_batch_of_2000(mut kit: Kit) {
     // A second one does something else to each.
     let ops = (0..).zip(&timers).map(|(n, t)| match n % 5 {
         0 => Op::settle(t.id, Verdict::Ack),
-        1 => Op::Park { id: t.id, failed: 0 },
-        2 => Op::Cancel { target: Target::Id(t.id), sent_attempt: None, request: RequestId(unique()) },
+        1 => Op::Park(Park { id: t.id, failed: 0 }),
+        2 => {
+            Op::Cancel(Cancel { target: Target::Id(t.id), sent_attempt: None, request: RequestId(unique()) })
+        }
         3 => Op::settle(t.id, super::values::dead_verdict(1)),
         _ => schedule_op(t),
     });

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use mtimer_types::{Destination, Epoch, Key, KeyPolicy, PartitionId, Target, Time, Timer, TimerId};
 
 use super::values::{NEW, dead_verdict, dest, schedule_op, unique};
+use crate::ops::{Cancel, Park, Purge, Replay, Reschedule, Schedule, Unpark};
 use crate::{
     Acquired, Answer, Batch, CancelAnswer, Census, DeadFilter, DeadLetter, InFlight, Lane, LaneError,
     LaneFuture, Load, Loaded, LoadedTimer, Op, OwnerRecord, Page, Place, Record, RequestId, RescheduleAnswer,
@@ -84,7 +85,7 @@ impl Owner {
     }
 
     pub(super) async fn schedule_as(&self, timer: &Timer, policy: KeyPolicy) -> ScheduleAnswer {
-        match self.one(Op::Schedule { timer: Arc::new(timer.clone()), policy }).await {
+        match self.one(Op::Schedule(Schedule { timer: Arc::new(timer.clone()), policy })).await {
             Answer::Schedule(answer) => answer,
             other => panic!("a schedule was answered with {other:?}"),
         }
@@ -113,7 +114,7 @@ impl Owner {
         sent_attempt: Option<u32>,
         request: RequestId,
     ) -> CancelAnswer {
-        match self.one(Op::Cancel { target, sent_attempt, request }).await {
+        match self.one(Op::Cancel(Cancel { target, sent_attempt, request })).await {
             Answer::Cancel(answer) => answer,
             other => panic!("a cancel was answered with {other:?}"),
         }
@@ -139,7 +140,7 @@ impl Owner {
         is_begun: bool,
         request: RequestId,
     ) -> RescheduleAnswer {
-        match self.one(Op::Reschedule { target, due, is_begun, request }).await {
+        match self.one(Op::Reschedule(Reschedule { target, due, is_begun, request })).await {
             Answer::Reschedule(answer) => answer,
             other => panic!("a reschedule was answered with {other:?}"),
         }
@@ -154,19 +155,19 @@ impl Owner {
     }
 
     pub(super) async fn park(&self, id: TimerId) -> Answer {
-        self.one(Op::Park { id, failed: 0 }).await
+        self.one(Op::Park(Park { id, failed: 0 })).await
     }
 
     pub(super) async fn unpark(&self, id: TimerId, fire: Time) -> Answer {
-        self.one(Op::Unpark { id, fire }).await
+        self.one(Op::Unpark(Unpark { id, fire })).await
     }
 
     pub(super) async fn replay(&self, id: TimerId, fire: Time) -> Answer {
-        self.one(Op::Replay { id, fire }).await
+        self.one(Op::Replay(Replay { id, fire })).await
     }
 
     pub(super) async fn purge(&self, id: TimerId) -> Answer {
-        self.one(Op::Purge { id }).await
+        self.one(Op::Purge(Purge { id })).await
     }
 
     pub(super) async fn settle(&self, id: TimerId, verdict: Verdict) -> Answer {

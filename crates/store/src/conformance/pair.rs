@@ -14,6 +14,7 @@ use super::harness::Fault;
 use super::kit::Kit;
 use super::model::Model;
 use super::owner::{Owner, State};
+use crate::ops::Schedule;
 use crate::{
     Answer, Batch, DeadLetter, InFlight, Load, Loaded, LoadedTimer, Op, OwnerRecord, Place, Record, Taken,
     Unconfirmed,
@@ -306,5 +307,5 @@ pub(super) fn same_state(store: &State, reference: &State) -> Check {
 
 /// An operation that schedules.
 pub(super) fn schedule_with(timer: &mtimer_types::Timer, policy: mtimer_types::KeyPolicy) -> Op {
-    Op::Schedule { timer: Arc::new(timer.clone()), policy }
+    Op::Schedule(Schedule { timer: Arc::new(timer.clone()), policy })
 }

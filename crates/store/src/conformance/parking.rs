@@ -7,6 +7,7 @@ use mtimer_types::{Destination, Time, Timer, TimerId};
 use super::kit::Kit;
 use super::owner::pages;
 use super::values::{HOUR, MINUTE, SECOND, dest, other_dest, pending_at};
+use crate::ops::{Park, Unpark};
 use crate::{Answer, Census, Op, Place, Record};
 
 fn ids(rows: &[Record]) -> Vec<TimerId> {
@@ -44,7 +45,7 @@ pub(super) async fn to_park_and_unpark_twice_is_a_repeat(mut kit: Kit) {
     let owner = kit.owner().await;
     let timer = kit.timer(kit.now);
     owner.add_parked(&timer).await;
-    assert_eq!(owner.one(Op::Park { id: timer.id, failed: 5 }).await, Answer::Done);
+    assert_eq!(owner.one(Op::Park(Park { id: timer.id, failed: 5 })).await, Answer::Done);
     assert_eq!(owner.record(timer.id).await.progress.failed, 0, "the first time counts");
     assert_eq!(owner.unpark(timer.id, kit.now + SECOND).await, Answer::Done);
     assert_eq!(owner.unpark(timer.id, kit.now + HOUR).await, Answer::Done);
@@ -88,7 +89,7 @@ pub(super) async fn many_destinations(mut kit: Kit) {
         .map(|n| Timer { dest: Destination::new(&format!("g{n}"), "a").unwrap(), ..kit.timer(kit.now) })
         .collect();
     owner.add_all(&timers).await;
-    owner.apply(timers.iter().map(|t| Op::Park { id: t.id, failed: 0 }).collect()).await;
+    owner.apply(timers.iter().map(|t| Op::Park(Park { id: t.id, failed: 0 })).collect()).await;
     let counts = owner.parked_counts().await;
     assert_eq!(counts.len(), 300);
     assert!(counts.values().all(|n| *n == 1));
@@ -98,7 +99,7 @@ pub(super) async fn pages_show_each_timer_once(mut kit: Kit) {
     let owner = kit.owner().await;
     let timers: Vec<_> = (0..400).map(|n| kit.timer(kit.now - n)).collect();
     owner.add_all(&timers).await;
-    owner.apply(timers.iter().map(|t| Op::Park { id: t.id, failed: 0 }).collect()).await;
+    owner.apply(timers.iter().map(|t| Op::Park(Park { id: t.id, failed: 0 })).collect()).await;
     let mut expected: Vec<_> = timers.iter().map(|t| t.id).collect();
     expected.sort_unstable();
     for limit in [1, 7, 128, 1_000] {
@@ -110,7 +111,7 @@ pub(super) async fn pages_while_timers_come_and_go(mut kit: Kit) {
     let owner = kit.owner().await;
     let timers: Vec<_> = (0..300).map(|n| kit.timer(kit.now + n)).collect();
     owner.add_all(&timers).await;
-    owner.apply(timers.iter().map(|t| Op::Park { id: t.id, failed: 0 }).collect()).await;
+    owner.apply(timers.iter().map(|t| Op::Park(Park { id: t.id, failed: 0 })).collect()).await;
     // Those of even place stay, those of odd place leave one by one, new ones come.
     let (mut seen, mut cursor, mut leaving) = (Vec::new(), 0, timers.iter().skip(1).step_by(2));
     for _ in 0..10_000 {
@@ -133,11 +134,12 @@ pub(super) async fn a_destination_is_emptied_page_by_page(mut kit: Kit) {
     let owner = kit.owner().await;
     let timers: Vec<_> = (0..500).map(|n| kit.timer(kit.now + n)).collect();
     owner.add_all(&timers).await;
-    owner.apply(timers.iter().map(|t| Op::Park { id: t.id, failed: 0 }).collect()).await;
+    owner.apply(timers.iter().map(|t| Op::Park(Park { id: t.id, failed: 0 })).collect()).await;
     let mut back = 0;
     for _ in 0..500 {
         let page = owner.lane.parked(dest(), 0, 60).await.unwrap();
-        let ops: Vec<_> = page.rows.iter().map(|r| Op::Unpark { id: r.timer.id, fire: kit.now }).collect();
+        let ops: Vec<_> =
+            page.rows.iter().map(|r| Op::Unpark(Unpark { id: r.timer.id, fire: kit.now })).collect();
         back += ops.len();
         assert!(owner.apply(ops).await.iter().all(|a| *a == Answer::Done));
         if back == 500 {
@@ -156,7 +158,7 @@ pub(super) async fn about_the_longest_parked_come_first(mut kit: Kit) {
         owner.now = kit.now + hour * HOUR;
         let timers: Vec<_> = (0..200).map(|n| kit.timer(owner.now + n)).collect();
         owner.add_all(&timers).await;
-        owner.apply(timers.iter().map(|t| Op::Park { id: t.id, failed: 0 }).collect()).await;
+        owner.apply(timers.iter().map(|t| Op::Park(Park { id: t.id, failed: 0 })).collect()).await;
         if hour < 3 {
             early.extend(timers.iter().map(|t| t.id));
         }
@@ -170,7 +172,7 @@ pub(super) async fn the_park_outlives_its_owner(mut kit: Kit) {
     let first = kit.owner().await;
     let timers: Vec<_> = (0..50).map(|n| kit.timer(kit.now + n)).collect();
     first.add_all(&timers).await;
-    first.apply(timers.iter().map(|t| Op::Park { id: t.id, failed: 2 }).collect()).await;
+    first.apply(timers.iter().map(|t| Op::Park(Park { id: t.id, failed: 2 })).collect()).await;
     let second = kit.owner().await;
     assert_eq!(second.pending().await.len(), 0, "a restart does not reload them");
     let rows = second.all_parked(&dest(), 20).await;

@@ -18,6 +18,7 @@ use super::kit::{Kit, panic_text};
 use super::pair::{Check, Pair, schedule_with};
 use super::seeded::{SeededRandom, mix};
 use super::values::{DAY, HOUR, MINUTE, SECOND, dest, other_dest, unique};
+use crate::ops::{Cancel, Park, Purge, Replay, Reschedule, Settle, Trim, Unpark};
 use crate::{InFlight, LaneError, Load, Op, Place, RequestId, Retained, Verdict};
 
 /// Cases when the environment does not say otherwise: a few seconds on every store.
@@ -160,11 +161,16 @@ impl Case {
                 let target = target(r, &timer);
                 // Mostly the current attempt, sometimes an earlier or a later one.
                 let sent_attempt = r.one_in(4).then(|| r.pick(&[1, 1, 2, 4]));
-                self.asks(Op::Cancel { target, sent_attempt, request: RequestId(unique()) })
+                self.asks(Op::Cancel(Cancel { target, sent_attempt, request: RequestId(unique()) }))
             }
             Kind::Reschedule => {
                 let (target, is_begun) = (target(r, &timer), r.one_in(8));
-                self.asks(Op::Reschedule { target, due: fire, is_begun, request: RequestId(unique()) })
+                self.asks(Op::Reschedule(Reschedule {
+                    target,
+                    due: fire,
+                    is_begun,
+                    request: RequestId(unique()),
+                }))
             }
             Kind::Again if !self.asked.is_empty() => {
                 let n = r.below(self.asked.len() as u64) as usize;
@@ -186,16 +192,16 @@ impl Case {
             }),
             Kind::Expired => settle(Verdict::Expired),
             Kind::Unconfirmed => settle(Verdict::Unconfirmed),
-            Kind::Park => Op::Park { id, failed: r.below(3) as u32 },
-            Kind::Unpark => Op::Unpark { id, fire },
-            Kind::Replay => Op::Replay { id, fire },
-            Kind::Purge => Op::Purge { id },
-            Kind::Trim => Op::Trim {
+            Kind::Park => Op::Park(Park { id, failed: r.below(3) as u32 }),
+            Kind::Unpark => Op::Unpark(Unpark { id, fire }),
+            Kind::Replay => Op::Replay(Replay { id, fire }),
+            Kind::Purge => Op::Purge(Purge { id }),
+            Kind::Trim => Op::Trim(Trim {
                 of: r.pick(&[Retained::Dead, Retained::Unconfirmed]),
                 before: now - TICK * r.below(40),
                 keep: r.below(6),
                 limit: r.pick(&[0, 1, 2, 100]),
-            },
+            }),
         }
     }
 
@@ -315,8 +321,8 @@ fn makes_dead_letter(op: &Op) -> bool {
     let buries =
         |v: &Verdict| matches!(v, Verdict::Dead { .. } | Verdict::Retry { .. } | Verdict::Unconfirmed);
     match op {
-        Op::Settle { verdict, .. } => buries(verdict),
-        op => matches!(op, Op::Cancel { .. }),
+        Op::Settle(Settle { verdict, .. }) => buries(verdict),
+        op => matches!(op, Op::Cancel(_)),
     }
 }
 

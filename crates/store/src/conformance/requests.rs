@@ -4,6 +4,7 @@ use mtimer_types::{Ended, Headers, Target, Timer};
 
 use super::kit::Kit;
 use super::values::{DAY, HOUR, MINUTE, NEW, OLD, SECOND, dest, pending_at, schedule_op, unique};
+use crate::ops::Reschedule;
 use crate::{Answer, CancelAnswer, Op, Place, RequestId, RescheduleAnswer, ScheduleAnswer, Verdict};
 
 pub(super) async fn a_schedule_is_filed_at_its_time(mut kit: Kit) {
@@ -266,8 +267,9 @@ pub(super) async fn a_repeat_in_one_batch_counts_once(mut kit: Kit) {
     let timer = kit.timer(kit.now + MINUTE);
     owner.add(&timer).await;
     let (there, back) = (RequestId(unique()), RequestId(unique()));
-    let reschedule =
-        |due, request| Op::Reschedule { target: Target::Id(timer.id), due, is_begun: false, request };
+    let reschedule = |due, request| {
+        Op::Reschedule(Reschedule { target: Target::Id(timer.id), due, is_begun: false, request })
+    };
     let ops = vec![
         reschedule(kit.now + HOUR, there),
         reschedule(kit.now + 2 * HOUR, back),

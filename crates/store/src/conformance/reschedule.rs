@@ -4,6 +4,7 @@ use mtimer_types::{SlotWidth, Time, Timer, TimerId};
 
 use super::kit::Kit;
 use super::values::{DAY, HOUR, MINUTE, NEW, OLD, SECOND, YEAR, pending_at, unique};
+use crate::ops::{Park, Reschedule};
 use crate::{Answer, CancelAnswer, Op, RescheduleAnswer, Verdict};
 
 /// Moves a timer born at `now + from` to `now + to` and uses its id for everything.
@@ -118,11 +119,16 @@ pub(super) async fn in_one_batch_with_its_schedule_and_end(mut kit: Kit) {
     let request = || crate::RequestId(unique());
     let ops = vec![
         super::values::schedule_op(&timer),
-        Op::Reschedule { target: target(), due: kit.now, is_begun: false, request: request() },
-        Op::Park { id: timer.id, failed: 0 },
-        Op::Reschedule { target: target(), due: kit.now + HOUR, is_begun: false, request: request() },
+        Op::Reschedule(Reschedule { target: target(), due: kit.now, is_begun: false, request: request() }),
+        Op::Park(Park { id: timer.id, failed: 0 }),
+        Op::Reschedule(Reschedule {
+            target: target(),
+            due: kit.now + HOUR,
+            is_begun: false,
+            request: request(),
+        }),
         Op::settle(timer.id, Verdict::Ack),
-        Op::Reschedule { target: target(), due: kit.now, is_begun: false, request: request() },
+        Op::Reschedule(Reschedule { target: target(), due: kit.now, is_begun: false, request: request() }),
     ];
     let moved = Answer::Reschedule(RescheduleAnswer::Rescheduled(timer.id));
     let gone = Answer::Reschedule(RescheduleAnswer::NotFound);
@@ -175,11 +181,13 @@ pub(super) async fn a_thousand_at_once(mut kit: Kit) {
     let owner = kit.owner().await;
     let timers: Vec<_> = (0..1_000).map(|n| kit.timer(kit.now + MINUTE + n)).collect();
     owner.add_all(&timers).await;
-    let ops = (0..).zip(&timers).map(|(n, t)| Op::Reschedule {
-        target: mtimer_types::Target::Id(t.id),
-        due: kit.now + DAY + n * MINUTE,
-        is_begun: false,
-        request: crate::RequestId(unique()),
+    let ops = (0..).zip(&timers).map(|(n, t)| {
+        Op::Reschedule(Reschedule {
+            target: mtimer_types::Target::Id(t.id),
+            due: kit.now + DAY + n * MINUTE,
+            is_begun: false,
+            request: crate::RequestId(unique()),
+        })
     });
     let answers = owner.apply(ops.collect()).await;
     for (timer, answer) in timers.iter().zip(answers) {

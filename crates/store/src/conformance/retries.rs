@@ -4,6 +4,7 @@ use mtimer_types::{DeadReason, Time};
 
 use super::kit::Kit;
 use super::values::{DAY, HOUR, MINUTE, SECOND};
+use crate::ops::Park;
 use crate::{Answer, Op, Place, Verdict};
 
 fn retry(fire: Time, tier: u8, failed: u32, error: &str) -> Verdict {
@@ -112,7 +113,7 @@ pub(super) async fn it_can_be_parked_and_returns_in_tier_0(mut kit: Kit) {
     let timer = kit.timer(kit.now);
     owner.add(&timer).await;
     owner.settle(timer.id, retry(kit.now + SECOND, 4, 4, "busy")).await;
-    assert_eq!(owner.one(Op::Park { id: timer.id, failed: 4 }).await, Answer::Done);
+    assert_eq!(owner.one(Op::Park(Park { id: timer.id, failed: 4 })).await, Answer::Done);
     assert_eq!(owner.unpark(timer.id, kit.now + SECOND).await, Answer::Done);
     let (record, place) = owner.see(timer.id).await.unwrap();
     assert_eq!(place, Place::Pending { fire: kit.now + SECOND, tier: 0 });

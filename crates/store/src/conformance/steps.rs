@@ -8,6 +8,7 @@ use super::loading::{MIB, add, all, ids, load};
 use super::owner::Owner;
 use super::pair::Pair;
 use super::values::{DAY, HOUR, MINUTE, SECOND, schedule_op, unique};
+use crate::ops::{Park, Reschedule, Unpark};
 use crate::{Answer, Load, Loaded, Op, RequestId};
 
 pub(super) async fn a_full_wide_window_is_loaded_in_parts(kit: Kit) {
@@ -112,7 +113,7 @@ pub(super) async fn timers_that_move_between_the_steps_are_not_lost(kit: Kit) {
         let moved = &timers[(round * 5) as usize];
         let (request, is_begun) = (RequestId(unique()), false);
         let due = now + (round * 977) % (5 * SECOND);
-        let op = Op::Reschedule { target: Target::Id(moved.id), due, is_begun, request };
+        let op = Op::Reschedule(Reschedule { target: Target::Id(moved.id), due, is_begun, request });
         let load = Load { until, max_timers: 4, max_bytes: MIB, claim: None };
         pair.load(load, vec![vec![op]]).await.unwrap();
     }
@@ -149,7 +150,7 @@ pub(super) async fn three_thousand_in_one_second(kit: Kit) {
 
 pub(super) async fn a_thousand_in_one_millisecond(kit: Kit) {
     let (owner, timers) = crowd(kit, |_| 7, 1_000, 10).await;
-    let answers = owner.apply(timers.iter().map(|t| Op::Park { id: t.id, failed: 0 }).collect()).await;
+    let answers = owner.apply(timers.iter().map(|t| Op::Park(Park { id: t.id, failed: 0 })).collect()).await;
     assert!(answers.iter().all(|a| *a == Answer::Done));
     assert_eq!(owner.pending().await.len(), 0);
 }
@@ -192,8 +193,9 @@ pub(super) async fn a_crowded_millisecond_receives_more_between_the_steps(kit: K
         // Some that were loaded leave the millisecond and come back to it.
         let ids = loaded.timers.iter().map(|t| t.record.timer.id);
         let moved = ids.clone().step_by(5).chain(ids.max());
-        let there =
-            moved.flat_map(|id| [Op::Park { id, failed: round }, Op::Unpark { id, fire: due }]).collect();
+        let there = moved
+            .flat_map(|id| [Op::Park(Park { id, failed: round }), Op::Unpark(Unpark { id, fire: due })])
+            .collect();
         pair.apply(there).await.unwrap();
     }
     load(&mut pair, due, 10, MIB).await;

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use mtimer_types::{DeadReason, Destination, KeyPolicy, PartitionId, Time, Timer, TimerId};
 
 use super::seeded::mix;
+use crate::ops::Schedule;
 use crate::{Op, Place, ScheduleAnswer, Verdict};
 
 pub(super) const SECOND: u64 = 1_000;
@@ -46,7 +47,7 @@ pub(super) fn pending_at(fire: Time) -> Option<Place> {
 }
 
 pub(super) fn schedule_op(timer: &Timer) -> Op {
-    Op::Schedule { timer: Arc::new(timer.clone()), policy: KeyPolicy::Create }
+    Op::Schedule(Schedule { timer: Arc::new(timer.clone()), policy: KeyPolicy::Create })
 }
 
 pub(super) fn dead_verdict(failed: u32) -> Verdict {

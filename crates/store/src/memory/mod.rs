@@ -8,7 +8,7 @@
 //! lane in the order of its calls. There is no clock and no randomness: equal calls give equal
 //! answers.
 //!
-//! Not in here: what operations mean (see [`crate::decide`]), durability.
+//! Not in here: what operations mean (see [`crate::table`]), durability.
 
 mod coordination;
 mod faults;
@@ -31,14 +31,17 @@ use self::partition::{CUT, LaneState, MemoryPartition, Reachability, ReplyFn, Tu
 use self::shared::MemoryState;
 #[cfg(test)]
 pub(crate) use self::table::MemoryTable;
+use crate::answer::Answer;
+use crate::census::Census;
 use crate::coordination::Coordination;
 use crate::cursor::LoadCursor;
 use crate::error::{AcquireError, LaneError, LaneFuture, StoreFuture};
 use crate::lane::{
-    Acquire, Acquired, Census, DeadFilter, DeadLetter, Health, InFlight, Lane, Load, Loaded, OwnerRecord,
-    Page, Store, StoreClock, StoreInfo, Taken, Unconfirmed,
+    Acquire, Acquired, DeadFilter, DeadLetter, Health, InFlight, Lane, Load, Loaded, OwnerRecord, Page,
+    Store, StoreClock, StoreInfo, Taken, Unconfirmed,
 };
-use crate::op::{Answer, Batch, Place};
+use crate::ops::Batch;
+use crate::place::Place;
 use crate::record::Record;
 
 /// A view of a state in memory.

@@ -6,11 +6,12 @@ use mtimer_types::{Epoch, Nonce, PartitionId, Time};
 use tokio::sync::watch;
 
 use super::table::MemoryTable;
+use crate::answer::{Answer, Refusal};
 use crate::cursor::LoadCursor;
-use crate::decide::{self, Context};
 use crate::error::LaneError;
 use crate::lane::{Health, InFlight, OwnerRecord};
-use crate::op::{Answer, Batch, Refusal};
+use crate::ops::Batch;
+use crate::table::Context;
 
 /// What survives every owner.
 #[derive(Clone, Default)]
@@ -90,10 +91,10 @@ impl Turn<'_> {
         let ctx = Context { epoch: self.epoch, prior_claim: self.prior_claim, now: batch.now };
         let mut answers = Vec::with_capacity(batch.ops.len());
         for op in &batch.ops {
-            if self.full && op.adds() {
+            if self.full && op.is().adds {
                 answers.push(Answer::Refused(Refusal::OutOfMemory));
             } else {
-                let Ok(answer) = decide::apply(&mut self.stored.table, &ctx, op);
+                let Ok(answer) = op.decide(&mut self.stored.table, &ctx);
                 answers.push(answer);
             }
         }

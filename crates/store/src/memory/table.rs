@@ -6,11 +6,13 @@ use std::hash::Hash;
 
 use mtimer_types::{Destination, Ended, Epoch, Key, Target, Time, TimerId};
 
+use crate::answer::{Answer, RequestId};
+use crate::census::Census;
 use crate::cursor::LoadCursor;
-use crate::decide::{At, Context, Row, Table};
-use crate::lane::{Census, DeadFilter, DeadLetter, Load, Loaded, LoadedTimer, Page, Taken, Unconfirmed};
-use crate::op::{Answer, RequestId, Retained};
+use crate::lane::{DeadFilter, DeadLetter, Load, Loaded, LoadedTimer, Page, Taken, Unconfirmed};
+use crate::place::Retained;
 use crate::record::Record;
+use crate::table::{At, Context, Row, Table};
 
 /// Rows, keys and remembered outcomes of a partition.
 #[derive(Clone, Debug, Default)]

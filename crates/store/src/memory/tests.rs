@@ -5,9 +5,11 @@ use futures_util::FutureExt;
 use mtimer_types::{DeadReason, Ended, KeyPolicy, Mode, Nonce, Timer, TimerId};
 
 use super::*;
-use crate::decide::Table;
+use crate::answer::{Refusal, RequestId, ScheduleAnswer};
 use crate::error::StoreError;
-use crate::op::{Op, Refusal, RequestId, ScheduleAnswer, Verdict};
+use crate::ops::{Cancel, Park, Schedule};
+use crate::ops::{Op, Verdict};
+use crate::table::Table;
 
 const P: PartitionId = PartitionId(0);
 
@@ -27,7 +29,7 @@ fn batch(ops: Vec<Op>) -> Batch {
 }
 
 fn schedule(n: u64, due: u64) -> Batch {
-    batch(vec![Op::Schedule { timer: Arc::new(timer(n, due)), policy: KeyPolicy::Create }])
+    batch(vec![Op::Schedule(Schedule { timer: Arc::new(timer(n, due)), policy: KeyPolicy::Create })])
 }
 
 fn scheduled(new: bool) -> Vec<Answer> {
@@ -233,7 +235,7 @@ fn listings_go_page_by_page() {
     for n in 0..5 {
         let id = timer(n, 60_000).id;
         now(lane.apply(schedule(n, 60_000))).unwrap();
-        now(lane.apply(batch(vec![Op::Park { id, failed: 0 }]))).unwrap();
+        now(lane.apply(batch(vec![Op::Park(Park { id, failed: 0 })]))).unwrap();
     }
     let dest = timer(0, 1).dest;
     assert_eq!(now(lane.parked_destinations()), Ok(vec![(dest.clone(), 5)]));
@@ -254,10 +256,10 @@ fn timers_in_every_place_are_no_residue() {
     for n in 0..9 {
         let timer = Timer { mode: Mode::AtMostOnce, ..timer(n, 60_000) };
         let id = timer.id;
-        apply(Op::Schedule { timer: Arc::new(timer), policy: KeyPolicy::Create });
+        apply(Op::Schedule(Schedule { timer: Arc::new(timer), policy: KeyPolicy::Create }));
         match n {
             0 => {}
-            1 | 2 => apply(Op::Park { id, failed: 0 }),
+            1 | 2 => apply(Op::Park(Park { id, failed: 0 })),
             3 | 4 => apply(Op::settle(
                 id,
                 Verdict::Dead { reason: DeadReason::Failed, failed: 1, error: "no".into() },
@@ -279,11 +281,11 @@ fn a_timer_that_is_changed_where_it_is_keeps_its_place_in_the_listing() {
     let lane = acquire(&store, 1).lane;
     for n in 1..=2 {
         now(lane.apply(schedule(n, 60_000))).unwrap();
-        now(lane.apply(batch(vec![Op::Park { id: timer(n, 60_000).id, failed: 0 }]))).unwrap();
+        now(lane.apply(batch(vec![Op::Park(Park { id: timer(n, 60_000).id, failed: 0 })]))).unwrap();
     }
     // The first is stopped while the owner takes it for being under way.
     let (target, request) = (Target::Id(timer(1, 60_000).id), RequestId(1));
-    now(lane.apply(batch(vec![Op::Cancel { target, sent_attempt: Some(1), request }]))).unwrap();
+    now(lane.apply(batch(vec![Op::Cancel(Cancel { target, sent_attempt: Some(1), request })]))).unwrap();
     let rows = now(lane.parked(timer(1, 1).dest, 0, 10)).unwrap().rows;
     let listed: Vec<_> = rows.iter().map(|r| (r.timer.id.random(), r.progress.stopped)).collect();
     assert_eq!(listed, [(1, true), (2, false)]);

@@ -2,8 +2,8 @@
 
 use mtimer_types::{Destination, Ended, Key, TimerId};
 
-use crate::decide::Row;
-use crate::op::{Answer, RequestId};
+use crate::answer::{Answer, RequestId};
+use crate::table::Row;
 
 /// The net effect of a batch. What ends as it began is not in it.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -51,7 +51,7 @@ impl Changes {
         self.rows.is_empty() && self.keys.is_empty() && self.ended.is_empty() && self.answered.is_empty()
     }
 
-    /// Whether an operation that adds ([`crate::Op::adds`]) has stored something: a full store
+    /// Whether an operation that adds ([`Properties::adds`](crate::ops::Properties::adds)) has stored something: a full store
     /// refuses that.
     pub const fn adds(&self) -> bool {
         self.adds

@@ -4,8 +4,10 @@ use std::collections::HashSet;
 
 use mtimer_types::{Destination, Ended, Key, Target, TimerId};
 
-use crate::decide::Row;
-use crate::op::{Answer, Op, RequestId, Retained, Verdict};
+use crate::answer::{Answer, RequestId};
+use crate::ops::{Op, Subject};
+use crate::place::Retained;
+use crate::table::Row;
 
 /// Something that a decision reads.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -54,27 +56,22 @@ pub enum Fact {
 
 /// Lists what an operation reads, as far as its arguments tell. Most batches need nothing else.
 pub fn first_needs(op: &Op) -> impl Iterator<Item = Need> + use<> {
-    let target = |target: &Target| match target {
-        Target::Id(id) => Need::Row(*id),
-        Target::Key(dest, key) => Need::Key(dest.clone(), key.clone()),
-    };
-    let needs = match op {
-        Op::Schedule { timer, .. } => {
+    let needs = match op.subject() {
+        Subject::New(timer) => {
             let key = timer.key.as_ref().map(|key| Need::Key(timer.dest.clone(), key.clone()));
             [Some(Need::Row(timer.id)), Some(Need::Ended(timer.id)), key]
         }
-        Op::Cancel { target: of, request, .. } | Op::Reschedule { target: of, request, .. } => {
-            [Some(Need::Answered(*request)), Some(target(of)), None]
+        Subject::Named { target, request } => {
+            let timer = match target {
+                Target::Id(id) => Need::Row(*id),
+                Target::Key(dest, key) => Need::Key(dest.clone(), key.clone()),
+            };
+            [Some(Need::Answered(request)), Some(timer), None]
         }
-        Op::Take { id, .. }
-        | Op::Settle { id, .. }
-        | Op::Park { id, .. }
-        | Op::Unpark { id, .. }
-        | Op::Replay { id, .. }
-        | Op::Purge { id } => [Some(Need::Row(*id)), None, None],
-        // One more than may go: see `decide`.
-        Op::Trim { of, limit, .. } => {
-            [Some(Need::Retained { of: *of, limit: (*limit as usize).saturating_add(1) }), None, None]
+        Subject::Timer(id) => [Some(Need::Row(id)), None, None],
+        // One more than may go, to see whether more could.
+        Subject::Retained { of, limit } => {
+            [Some(Need::Retained { of, limit: (limit as usize).saturating_add(1) }), None, None]
         }
     };
     needs.into_iter().flatten()
@@ -86,7 +83,7 @@ pub(super) struct NeedSet {
     seen: HashSet<Need>,
     list: Vec<Need>,
     /// Of retained timers the longest list that is needed. Indexed by [`Retained`].
-    retained: [Option<usize>; 2],
+    retained: [Option<usize>; Retained::COUNT],
 }
 
 impl NeedSet {
@@ -100,13 +97,13 @@ impl NeedSet {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.list.is_empty() && self.retained == [None; 2]
+        self.list.is_empty() && self.retained == [None; Retained::COUNT]
     }
 
     /// Takes everything out.
     pub(super) fn take(&mut self) -> Vec<Need> {
         let Self { mut list, retained, .. } = std::mem::take(self);
-        for of in [Retained::Dead, Retained::Unconfirmed] {
+        for of in Retained::ALL {
             list.extend(retained[of as usize].map(|limit| Need::Retained { of, limit }));
         }
         list
@@ -117,21 +114,13 @@ impl NeedSet {
 /// many more have to be read. It depends on the operations alone, not on what was read, so it is
 /// the same in every round.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Departures([usize; 2]);
+pub(super) struct Departures([usize; Retained::COUNT]);
 
 impl Departures {
-    pub(super) const fn count(&mut self, op: &Op) {
-        let [dead, unconfirmed] = match op {
-            Op::Purge { .. } | Op::Replay { .. } => [1, 1],
-            Op::Settle { verdict: Verdict::Ack | Verdict::LateAck { .. } | Verdict::Dead { .. }, .. } => {
-                [0, 1]
-            }
-            Op::Trim { of: Retained::Dead, limit, .. } => [*limit as usize, 0],
-            Op::Trim { of: Retained::Unconfirmed, limit, .. } => [0, *limit as usize],
-            _ => [0, 0],
-        };
-        self.0[0] = self.0[0].saturating_add(dead);
-        self.0[1] = self.0[1].saturating_add(unconfirmed);
+    pub(super) fn count(&mut self, op: &Op) {
+        for (departed, leave) in self.0.iter_mut().zip(op.removes()) {
+            *departed = departed.saturating_add(leave);
+        }
     }
 
     pub(super) fn widen(self, need: Need) -> Need {

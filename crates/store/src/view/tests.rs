@@ -14,10 +14,12 @@ use self::cases::{REQUESTS, TIMERS, Turn, any_turns, dest, id, key, next};
 use self::remote::{Remote, listing};
 use super::*;
 use crate::conformance::model::Model;
-use crate::decide::At;
 use crate::memory::MemoryTable;
-use crate::op::{Place, Verdict};
+use crate::ops::Settle;
+use crate::ops::Verdict;
+use crate::place::Place;
 use crate::record::Record;
+use crate::table::At;
 
 /// Cases of each property.
 const CASES: u32 = 500;
@@ -145,10 +147,10 @@ fn assert_same_as_model(remote: &Remote, model: &Model) {
 /// batch.
 fn without_ties(turns: &[Turn]) -> Vec<Turn> {
     let may_retain = |op: &Op| match op {
-        Op::Settle { verdict, .. } => {
+        Op::Settle(Settle { verdict, .. }) => {
             matches!(verdict, Verdict::Dead { .. } | Verdict::Retry { .. } | Verdict::Unconfirmed)
         }
-        op => matches!(op, Op::Cancel { .. }),
+        op => matches!(op, Op::Cancel(_)),
     };
     let mut turns = turns.to_vec();
     for ops in turns.iter_mut().flat_map(|turn| &mut turn.batches) {
@@ -165,8 +167,8 @@ proptest! {
     fn a_view_decides_as_a_table_that_holds_everything(turns in any_turns(true)) {
         let (mut table, mut listings) = (MemoryTable::default(), Listings::default());
         run(&turns, |ctx, ops, decided, remote| {
-            let answer = |op| {
-                let Ok(answer) = decide::apply(&mut table, ctx, op);
+            let answer = |op: &Op| {
+                let Ok(answer) = op.decide(&mut table, ctx);
                 answer
             };
             assert_eq!(decided.answers, ops.iter().map(answer).collect::<Vec<_>>());

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use mtimer_core::{Call, CallAnswer};
 use mtimer_protocol::Delivery;
+use mtimer_store::ops::{Cancel, Reschedule, Schedule, Settle};
 use mtimer_store::{
     Answer, CancelAnswer, Census, DeadLetter, Health, InFlight, LaneError, Loaded, LoadedTimer, Op, Page,
     Place, Progress, Record, Refusal, RescheduleAnswer, ScheduleAnswer, Taken, Unconfirmed, Verdict,
@@ -156,7 +157,7 @@ impl Content<'_> {
     fn applied(&self, op: &Op, program: &mut Program<'_>) -> Answer {
         let byte = program.byte();
         if byte >= 0xf0 {
-            let adds = matches!(op, Op::Schedule { .. } | Op::Reschedule { .. } | Op::Replay { .. });
+            let adds = matches!(op, Op::Schedule(_) | Op::Reschedule(_) | Op::Replay(_));
             return Answer::Refused(match byte % 3 {
                 0 if adds => Refusal::OutOfMemory,
                 1 => Refusal::NotReplicated,
@@ -165,7 +166,7 @@ impl Content<'_> {
         }
         let done = if byte & 1 == 0 { Answer::Done } else { Answer::Gone };
         match op {
-            Op::Schedule { timer, .. } => {
+            Op::Schedule(Schedule { timer, .. }) => {
                 let other = self.id(program).filter(|id| timer.key.is_some() && *id != timer.id);
                 Answer::Schedule(match (byte % 8, other) {
                     (4, Some(id)) => ScheduleAnswer::Scheduled { new: true, replaced: Some(id) },
@@ -177,13 +178,15 @@ impl Content<'_> {
                     _ => ScheduleAnswer::Scheduled { new: true, replaced: None },
                 })
             }
-            Op::Cancel { target, .. } => Answer::Cancel(match (byte % 4, self.named(target, program)) {
-                (0 | 1, Some(id)) => CancelAnswer::Cancelled(id),
-                (2, Some(id)) if byte & 4 != 0 => CancelAnswer::Died { id, failed: u32::from(byte / 8) },
-                (2, Some(id)) => CancelAnswer::TooLate(id),
-                _ => CancelAnswer::NotFound,
-            }),
-            Op::Reschedule { target, .. } => {
+            Op::Cancel(Cancel { target, .. }) => {
+                Answer::Cancel(match (byte % 4, self.named(target, program)) {
+                    (0 | 1, Some(id)) => CancelAnswer::Cancelled(id),
+                    (2, Some(id)) if byte & 4 != 0 => CancelAnswer::Died { id, failed: u32::from(byte / 8) },
+                    (2, Some(id)) => CancelAnswer::TooLate(id),
+                    _ => CancelAnswer::NotFound,
+                })
+            }
+            Op::Reschedule(Reschedule { target, .. }) => {
                 Answer::Reschedule(match (byte % 4, self.named(target, program)) {
                     (0, Some(id)) => RescheduleAnswer::Rescheduled(id),
                     (1, Some(id)) => RescheduleAnswer::TooLate(id),
@@ -191,9 +194,9 @@ impl Content<'_> {
                     _ => RescheduleAnswer::NotFound,
                 })
             }
-            Op::Settle { verdict: Verdict::Retry { .. }, .. } if byte % 4 == 2 => Answer::Died,
-            Op::Replay { .. } if byte % 4 == 3 => self.id(program).map_or(done, Answer::KeyTaken),
-            Op::Trim { .. } => Answer::Trimmed { removed: u32::from(byte), more: byte & 1 == 1 },
+            Op::Settle(Settle { verdict: Verdict::Retry { .. }, .. }) if byte % 4 == 2 => Answer::Died,
+            Op::Replay(_) if byte % 4 == 3 => self.id(program).map_or(done, Answer::KeyTaken),
+            Op::Trim(_) => Answer::Trimmed { removed: u32::from(byte), more: byte & 1 == 1 },
             _ => done,
         }
     }

@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use mtimer_protocol::Delivery;
+use mtimer_store::ops::{Purge, Replay, Reschedule, Schedule, Settle};
 use mtimer_store::{Answer, CancelAnswer, Op, RescheduleAnswer, ScheduleAnswer, Verdict};
 use mtimer_types::{Epoch, Mode, Target, Time, TimerId};
 
@@ -46,7 +47,7 @@ impl Ledger {
         for (op, answer) in ops.iter().zip(answers) {
             match (op, answer) {
                 (
-                    Op::Schedule { timer, .. },
+                    Op::Schedule(Schedule { timer, .. }),
                     Answer::Schedule(ScheduleAnswer::Scheduled { new, replaced }),
                 ) => {
                     if *new {
@@ -57,7 +58,7 @@ impl Ledger {
                         self.end(*old, "replaced");
                     }
                 }
-                (Op::Cancel { .. }, Answer::Cancel(answer)) => match answer {
+                (Op::Cancel(_), Answer::Cancel(answer)) => match answer {
                     CancelAnswer::Cancelled(id) => self.end(*id, "cancelled"),
                     CancelAnswer::TooLate(id) | CancelAnswer::Died { id, .. } => {
                         let fate = self.fates.entry(*id).or_default();
@@ -65,16 +66,19 @@ impl Ledger {
                     }
                     CancelAnswer::NotFound => {}
                 },
-                (Op::Reschedule { due, .. }, Answer::Reschedule(RescheduleAnswer::Rescheduled(id))) => {
+                (
+                    Op::Reschedule(Reschedule { due, .. }),
+                    Answer::Reschedule(RescheduleAnswer::Rescheduled(id)),
+                ) => {
                     self.fates.entry(*id).or_default().moved = Some(*due);
                 }
-                (Op::Replay { id, .. }, Answer::Done) => self.replayed(*id),
-                (Op::Settle { id, verdict, .. }, Answer::Done) => match verdict {
+                (Op::Replay(Replay { id, .. }), Answer::Done) => self.replayed(*id),
+                (Op::Settle(Settle { id, verdict, .. }), Answer::Done) => match verdict {
                     Verdict::Ack | Verdict::LateAck { .. } => self.end(*id, "acknowledged"),
                     Verdict::Expired => self.end(*id, "expired"),
                     _ => {}
                 },
-                (Op::Purge { id }, Answer::Done) => self.end(*id, "purged"),
+                (Op::Purge(Purge { id }), Answer::Done) => self.end(*id, "purged"),
                 _ => {}
             }
         }
@@ -95,13 +99,13 @@ impl Ledger {
     pub(super) fn lost(&mut self, ops: &[Op]) {
         for op in ops {
             let id = match op {
-                Op::Replay { id, .. } => {
+                Op::Replay(Replay { id, .. }) => {
                     self.replayed(*id);
                     continue;
                 }
-                Op::Schedule { timer, .. } => timer.id,
-                Op::Reschedule { target: Target::Id(id), .. } => *id,
-                Op::Reschedule { .. } => {
+                Op::Schedule(Schedule { timer, .. }) => timer.id,
+                Op::Reschedule(Reschedule { target: Target::Id(id), .. }) => *id,
+                Op::Reschedule(_) => {
                     self.fates.values_mut().for_each(|fate| fate.moved = None);
                     continue;
                 }

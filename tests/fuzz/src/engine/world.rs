@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use mtimer_core::{Effect, Engine, EngineOptions, Input, Now, SessionEvent, SessionId};
+use mtimer_protocol::ops::{Cancel, Purge, Replay, Reschedule, Schedule};
 use mtimer_protocol::{
     BrokerEntry, Delivery, OpReply, Query, QueryAnswer, Request, RequestOp, ServerMessage, Settlement,
     Topology,
@@ -269,15 +270,15 @@ impl<B: Backend> World<B> {
             0..=7 => {
                 let timer = if kind < 6 { self.new_timer(program) } else { self.repeated(program) };
                 let policy = program.one([KeyPolicy::Create, KeyPolicy::Replace, KeyPolicy::Keep]);
-                RequestOp::Schedule { timer, policy }
+                RequestOp::Schedule(Schedule { timer, policy })
             }
-            8..=11 => RequestOp::Cancel { target: self.target(program), request },
+            8..=11 => RequestOp::Cancel(Cancel { target: self.target(program), request }),
             12 | 13 => {
                 let due = self.due(program);
-                RequestOp::Reschedule { target: self.target(program), due, request }
+                RequestOp::Reschedule(Reschedule { target: self.target(program), due, request })
             }
-            14 => RequestOp::Replay { id: self.id(program) },
-            _ => RequestOp::Purge { id: self.id(program) },
+            14 => RequestOp::Replay(Replay { id: self.id(program) }),
+            _ => RequestOp::Purge(Purge { id: self.id(program) }),
         }
     }
 

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use mtimer_store::ops::Schedule;
 use mtimer_store::{
     Acquire, AcquireError, Acquired, Answer, Batch, Census, Coordination, DeadFilter, DeadLetter, Health,
     InFlight, Lane, LaneFuture, Load, Loaded, Op, OwnerRecord, Page, Place, Record, ScheduleAnswer, Store,
@@ -132,7 +133,9 @@ impl BrokenLane {
         let (mut ops, mut early) = (Vec::new(), Vec::new());
         for (at, op) in batch.ops.into_iter().enumerate() {
             match &op {
-                Op::Schedule { timer, .. } if timer.key.is_none() && timer.id.random() % ONE_IN == 0 => {
+                Op::Schedule(Schedule { timer, .. })
+                    if timer.key.is_none() && timer.id.random() % ONE_IN == 0 =>
+                {
                     let (id, due, now) = (timer.id, timer.due, batch.now);
                     locked(&self.late).push(Late { id, due, now, store_at, op });
                     early.push(at);

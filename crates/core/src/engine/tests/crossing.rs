@@ -1,6 +1,7 @@
 //! Random edits, outcomes, clients and owners that cross with answers of the store: what was
 //! answered holds for everything that is sent afterwards.
 
+use mtimer_protocol::ops::{Cancel, Replay, Reschedule, Schedule};
 use std::collections::{BTreeMap, HashMap};
 
 use mtimer_types::Key;
@@ -97,7 +98,7 @@ impl Crossing {
         };
         self.ids.push(timer.id);
         self.lives.insert(timer.id, life);
-        self.ask(RequestOp::Schedule { timer: timer.into(), policy });
+        self.ask(RequestOp::Schedule(Schedule { timer: timer.into(), policy }));
     }
 
     fn target(&mut self) -> Option<Target> {
@@ -113,7 +114,7 @@ impl Crossing {
         let Some(target) = self.target() else { return };
         let request = self.rng.next();
         if self.below(3) > 0 {
-            return self.ask(RequestOp::Cancel { target, request });
+            return self.ask(RequestOp::Cancel(Cancel { target, request }));
         }
         let due = self.rig.now().time + self.below(200);
         for life in self.lives.values_mut() {
@@ -126,7 +127,7 @@ impl Crossing {
                 life.perhaps.push(due);
             }
         }
-        self.ask(RequestOp::Reschedule { target, due, request });
+        self.ask(RequestOp::Reschedule(Reschedule { target, due, request }));
     }
 
     /// Replays what is dead or unconfirmed.
@@ -139,13 +140,13 @@ impl Crossing {
         life.replays += 1;
         // One that has passed is taken off.
         life.timer.deadline = None;
-        self.ask(RequestOp::Replay { id });
+        self.ask(RequestOp::Replay(Replay { id }));
     }
 
     /// Nobody hears the answers to what was asked.
     fn forget_open(&mut self) {
         for (_, op) in std::mem::take(&mut self.open) {
-            if let RequestOp::Replay { id } = op {
+            if let RequestOp::Replay(Replay { id }) = op {
                 self.lives.get_mut(&id).unwrap().unheard = true;
             }
         }
@@ -258,20 +259,20 @@ impl Crossing {
                 assert!(life.sent.is_empty(), "{id}: cancelled although it was delivered");
                 life.over = Some("cancelled");
             }
-            (RequestOp::Cancel { .. }, OpReply::TooLate(id)) => {
+            (RequestOp::Cancel(_), OpReply::TooLate(id)) => {
                 let life = self.lives.get_mut(id).unwrap();
                 life.over = Some("stopped");
                 life.stopped = true;
             }
-            (RequestOp::Replay { id }, OpReply::Done) => {
+            (RequestOp::Replay(Replay { id }), OpReply::Done) => {
                 let life = self.lives.get_mut(id).unwrap();
                 (life.over, life.stopped) = (None, false);
             }
             // It may have been applied without a confirmation.
-            (RequestOp::Replay { id }, OpReply::Failed { .. }) => {
+            (RequestOp::Replay(Replay { id }), OpReply::Failed { .. }) => {
                 self.lives.get_mut(id).unwrap().unheard = true;
             }
-            (RequestOp::Reschedule { due, .. }, OpReply::Rescheduled(id)) => {
+            (RequestOp::Reschedule(Reschedule { due, .. }), OpReply::Rescheduled(id)) => {
                 let life = self.lives.get_mut(id).unwrap();
                 life.due = *due;
                 // What was asked for before was done before, or was not done.

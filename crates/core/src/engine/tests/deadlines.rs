@@ -1,6 +1,7 @@
 //! No delivery begins after a timer's deadline, wherever the timer waits, and what has missed its
 //! deadline ends soon.
 
+use mtimer_protocol::ops::Cancel;
 use mtimer_types::{Ended, limits::REPEAT_HORIZON_MS};
 
 use super::*;
@@ -96,7 +97,7 @@ fn a_cancelled_timer_leaves_nothing_behind_among_the_deadlines() {
     let (mut rig, _, timers) = waiting_for_credit();
     for (request, timer) in timers.iter().enumerate() {
         let (target, request) = (Target::Id(timer.id), request as u64);
-        rig.ask(1, vec![RequestOp::Cancel { target, request }]);
+        rig.ask(1, vec![RequestOp::Cancel(Cancel { target, request })]);
     }
     rig.run(5);
     let (_, dest) = rig.engine.roster.dests().next().unwrap();

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::engine::deferral::together_by;
+use mtimer_protocol::ops::Cancel;
 
 /// A broker that has so many deliveries under way, just behind a time at which everything goes.
 fn under_way(count: usize, credit: u32) -> (Rig, Vec<Delivery>) {
@@ -120,7 +121,7 @@ fn what_is_no_plain_acknowledgement_goes_at_once_and_takes_them_along() {
 
 #[test]
 fn what_clients_ask_for_takes_them_along_and_finds_them_done() {
-    let cancel = |d: &Delivery| RequestOp::Cancel { target: Target::Id(d.id), request: 1 };
+    let cancel = |d: &Delivery| RequestOp::Cancel(Cancel { target: Target::Id(d.id), request: 1 });
     let (mut rig, d) = under_way(2, 100);
     rig.settle(1, &d[0], HandlerOutcome::Ok);
     rig.run(1);

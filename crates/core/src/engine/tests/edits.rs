@@ -1,7 +1,9 @@
 //! Edits that come without an end, or wait behind a backlog: they hold no timer that they cannot
 //! change.
 
+use mtimer_protocol::ops;
 use mtimer_store::Op;
+use mtimer_store::ops::Park;
 use mtimer_types::Key;
 
 use super::*;
@@ -37,7 +39,7 @@ impl Rig {
 }
 
 fn reschedule(id: TimerId, due: Time, request: u64) -> RequestOp {
-    RequestOp::Reschedule { target: Target::Id(id), due, request }
+    RequestOp::Reschedule(ops::Reschedule { target: Target::Id(id), due, request })
 }
 
 /// A partition's next owner, after a crash in the moment before this timer was due.
@@ -96,13 +98,14 @@ fn a_due_timer_is_sent_between_two_operations_on_its_key() {
         ended.key = key.clone();
         rig.schedule(1, ended.clone());
         rig.run(2);
-        rig.ask(1, vec![RequestOp::Cancel { target: Target::Id(ended.id), request: 1 }]);
+        rig.ask(1, vec![RequestOp::Cancel(ops::Cancel { target: Target::Id(ended.id), request: 1 })]);
         rig.run(2);
         let mut timer = rig.timer("a", 50);
         timer.key = key.clone();
         rig.schedule(1, timer);
         rig.run(2);
-        let asked = rig.flood(|_, _| RequestOp::Schedule { timer: ended.clone().into(), policy });
+        let asked =
+            rig.flood(|_, _| RequestOp::Schedule(ops::Schedule { timer: ended.clone().into(), policy }));
         assert!(asked.is_some(), "{policy:?}: held by schedules that change nothing");
     }
 }
@@ -117,12 +120,12 @@ fn an_edit_behind_a_backlog_holds_no_timer_and_learns_that_it_was_sent() {
         rig.schedule(1, timer);
         rig.run(45);
         rig.engine.partition(P).unwrap().calls.hold_batches();
-        rig.ask(1, vec![RequestOp::Purge { id: TimerId::from_u128(0) }]);
+        rig.ask(1, vec![RequestOp::Purge(ops::Purge { id: TimerId::from_u128(0) })]);
         rig.ask(
             1,
             vec![match moves {
                 true => reschedule(id, rig.now().time + 5_000, 1),
-                false => RequestOp::Cancel { target: Target::Id(id), request: 1 },
+                false => RequestOp::Cancel(ops::Cancel { target: Target::Id(id), request: 1 }),
             }],
         );
         rig.run(10);
@@ -153,7 +156,7 @@ fn a_reschedule_overtakes_the_move_to_the_park() {
     timers.into_iter().for_each(|timer| rig.schedule(1, timer));
     rig.run(45);
     rig.engine.partition(P).unwrap().calls.hold_batches();
-    let unknown = |n: usize| RequestOp::Purge { id: TimerId::from_u128(n as u128) };
+    let unknown = |n: usize| RequestOp::Purge(ops::Purge { id: TimerId::from_u128(n as u128) });
     (0..BATCH).for_each(|n| rig.ask(1, vec![unknown(n)]));
     let due = rig.now().time + 5_000;
     rig.ask(1, vec![reschedule(last, due, 1)]);
@@ -188,9 +191,9 @@ fn a_move_to_the_park_takes_no_failed_attempt_back() {
     entry.state = EntryState::Parking { sent: false };
     // The count with which it leaves, if it does.
     let mut leaves = |failed| {
-        let mut op = Op::Park { id, failed };
+        let mut op = Op::Park(Park { id, failed });
         let leaves = p.prepare_to_leave(&mut op, &mut OpCtx::Park { id, failed });
-        let Op::Park { failed, .. } = op else { return None };
+        let Op::Park(Park { failed, .. }) = op else { return None };
         leaves.then_some(failed)
     };
     assert_eq!([leaves(0), leaves(1)], [Some(1), None]);
@@ -228,7 +231,7 @@ fn a_due_timer_is_not_sent_while_it_is_being_replaced() {
     rig.take_replies();
     rig.answers_wait = true;
     let next = Timer { key, ..rig.timer("a", 60_000) };
-    rig.ask(1, vec![RequestOp::Schedule { timer: next.into(), policy: KeyPolicy::Replace }]);
+    rig.ask(1, vec![RequestOp::Schedule(ops::Schedule { timer: next.into(), policy: KeyPolicy::Replace })]);
     rig.run(20);
     rig.answers_wait = false;
     rig.run(50);

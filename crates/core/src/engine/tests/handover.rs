@@ -1,5 +1,7 @@
 //! A release in good order, and what the next owner makes of the deliveries that it lists.
 
+use mtimer_protocol::ops;
+use mtimer_store::ops::Schedule;
 use mtimer_store::{Batch, InFlight, Op, Verdict};
 use mtimer_types::Key;
 
@@ -197,7 +199,7 @@ fn what_was_taken_after_a_replay_is_unconfirmed_although_an_old_delivery_of_it_i
     second.join(1, "a", 10);
     second.settle(1, &d, HandlerOutcome::Fail { error: "no".into() });
     second.run(5);
-    second.ask(1, vec![RequestOp::Replay { id: d.id }]);
+    second.ask(1, vec![RequestOp::Replay(ops::Replay { id: d.id })]);
     second.run(5);
     assert_eq!(second.take_deliveries().iter().map(|(_, d)| d.attempt).collect::<Vec<_>>(), [2]);
     // It dies with that.
@@ -255,7 +257,8 @@ fn the_inherited_delivery_of_a_replaced_timer_goes_with_it() {
     assert_eq!(second.inherited(), 1);
     let mut timer = second.timer("a", 60_000);
     timer.key = Some(key);
-    second.ask(1, vec![RequestOp::Schedule { timer: timer.into(), policy: KeyPolicy::Replace }]);
+    second
+        .ask(1, vec![RequestOp::Schedule(ops::Schedule { timer: timer.into(), policy: KeyPolicy::Replace })]);
     second.run(5);
     assert_eq!(second.inherited(), 0);
 }
@@ -290,7 +293,7 @@ fn left_and_parked() -> (MemoryStore, Delivery, Rig) {
 fn a_cancel_of_what_was_left_under_way_and_then_parked_ends_it() {
     let (_, d, mut next) = left_and_parked();
     assert_eq!(next.inherited(), 0);
-    next.ask(1, vec![RequestOp::Cancel { target: Target::Id(d.id), request: 1 }]);
+    next.ask(1, vec![RequestOp::Cancel(ops::Cancel { target: Target::Id(d.id), request: 1 })]);
     next.run(5);
     assert_eq!(next.take_replies(), [OpReply::TooLate(d.id)]);
     assert_eq!(next.place(d.id), Some(Place::Dead));
@@ -303,7 +306,7 @@ fn a_cancel_of_what_is_parked_and_has_an_inherited_delivery_ends_it() {
     let mut third = Rig::acquired(store, 3, next.ms, EngineOptions::default());
     third.join(1, "b", 1);
     assert_eq!(third.inherited(), 1);
-    third.ask(1, vec![RequestOp::Cancel { target: Target::Id(d.id), request: 1 }]);
+    third.ask(1, vec![RequestOp::Cancel(ops::Cancel { target: Target::Id(d.id), request: 1 })]);
     third.run(5);
     assert_eq!(third.take_replies(), [OpReply::TooLate(d.id)]);
     assert_eq!(third.place(d.id), Some(Place::Dead));
@@ -318,7 +321,10 @@ fn what_is_read_anew_is_not_forgotten_to_have_been_sent() {
     // it anew.
     next.run(50);
     next.unconfirmed = true;
-    next.ask(1, vec![RequestOp::Reschedule { target: Target::Id(d.id), due: d.due, request: 1 }]);
+    next.ask(
+        1,
+        vec![RequestOp::Reschedule(ops::Reschedule { target: Target::Id(d.id), due: d.due, request: 1 })],
+    );
     next.turn();
     assert_eq!(next.take_replies().iter().map(code).collect::<Vec<_>>(), [Some(ErrorCode::NotReplicated)]);
     next.unconfirmed = false;
@@ -334,12 +340,12 @@ fn an_edit_by_key_does_not_miss_what_was_left_under_way_and_is_not_loaded_yet() 
     let mut next = Rig::acquired(store, 2, ms, EngineOptions::default());
     next.join(1, "a", 10);
     let target = Target::Key(dest("a"), key);
-    next.ask(1, vec![RequestOp::Cancel { target: target.clone(), request: 1 }]);
+    next.ask(1, vec![RequestOp::Cancel(ops::Cancel { target: target.clone(), request: 1 })]);
     next.turn();
     let replies = next.take_replies();
     assert!(matches!(replies[..], [OpReply::Failed { code: ErrorCode::Overloaded, .. }]), "{replies:?}");
     next.run(5);
-    next.ask(1, vec![RequestOp::Cancel { target, request: 1 }]);
+    next.ask(1, vec![RequestOp::Cancel(ops::Cancel { target, request: 1 })]);
     next.run(5);
     assert_eq!(next.take_replies(), [OpReply::TooLate(d.id)]);
 }
@@ -355,7 +361,7 @@ fn store_with_unconfirmed(count: u64) -> (MemoryStore, TimerId) {
         let ops = some.iter().flat_map(|t| {
             let settle = Op::settle(t.id, Verdict::Unconfirmed);
             let timer = t.clone().into();
-            [Op::Schedule { timer, policy: KeyPolicy::Create }, Op::take(t.id, 0), settle]
+            [Op::Schedule(Schedule { timer, policy: KeyPolicy::Create }), Op::take(t.id, 0), settle]
         });
         let mut ops: Vec<_> = ops.collect();
         if some.last().map(|t| t.id) == timers.last().map(|t| t.id) {
@@ -385,7 +391,7 @@ fn a_takeover_costs_the_same_however_many_timers_are_unconfirmed() {
 fn a_replay_of_what_was_sent_as_covered_has_a_higher_attempt() {
     let mut rig = Rig::new(EngineOptions::default());
     let once = Timer { mode: Mode::AtMostOnce, ..rig.timer("a", 100) };
-    let ops = vec![Op::Schedule { timer: once.clone().into(), policy: KeyPolicy::Create }];
+    let ops = vec![Op::Schedule(Schedule { timer: once.clone().into(), policy: KeyPolicy::Create })];
     let batch = Batch { now: rig.now().time, claim: Some(once.due), ops };
     rig.lane.apply(batch).now_or_never().unwrap().unwrap();
     let mut next = Rig::on(rig.store, 2, 50, EngineOptions::default());
@@ -396,7 +402,7 @@ fn a_replay_of_what_was_sent_as_covered_has_a_higher_attempt() {
         sent.extend(next.take_deliveries().into_iter().map(|(_, d)| (d.epoch, d.attempt)));
         next.run(600);
         assert!(matches!(next.place(once.id), Some(Place::Taken { unconfirmed: true, .. })));
-        next.ask(1, vec![RequestOp::Replay { id: once.id }]);
+        next.ask(1, vec![RequestOp::Replay(ops::Replay { id: once.id })]);
     }
     let epoch = next.lane.epoch();
     assert_eq!(sent, [(epoch, 2), (epoch, 3)], "the first owner may have sent the first attempt");
@@ -450,7 +456,7 @@ fn an_edit_by_key_right_after_a_takeover_waits_only_if_there_is_an_inherited_del
     let mut rig = Rig::acquired(MemoryStore::new(1), 1, 0, EngineOptions::default());
     rig.join(1, "a", 10);
     let target = Target::Key(dest("a"), Key::new("order-1").unwrap());
-    rig.ask(1, vec![RequestOp::Cancel { target, request: 1 }]);
+    rig.ask(1, vec![RequestOp::Cancel(ops::Cancel { target, request: 1 })]);
     rig.run(5);
     assert_eq!(rig.take_replies(), [OpReply::NotFound]);
 }

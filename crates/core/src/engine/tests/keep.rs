@@ -1,5 +1,6 @@
 //! Keep: what the answer says of deliveries of the timer that has the key.
 
+use mtimer_protocol::ops::Schedule;
 use mtimer_types::Key;
 
 use super::*;
@@ -12,7 +13,7 @@ fn keyed(rig: &mut Rig, due_in: u64) -> Timer {
 fn being_delivered(rig: &mut Rig) -> bool {
     let timer = keyed(rig, 60_000);
     rig.take_replies();
-    rig.ask(1, vec![RequestOp::Schedule { timer: timer.into(), policy: KeyPolicy::Keep }]);
+    rig.ask(1, vec![RequestOp::Schedule(Schedule { timer: timer.into(), policy: KeyPolicy::Keep })]);
     rig.run(1);
     match rig.take_replies()[..] {
         [OpReply::Kept { being_delivered, .. }] => being_delivered,
@@ -44,7 +45,7 @@ fn a_timer_whose_outcome_is_not_stored_yet_is_being_delivered() {
     let delivery = rig.deliver(1, timer);
     let next = keyed(&mut rig, 60_000);
     rig.answers_wait = true;
-    rig.ask(1, vec![RequestOp::Schedule { timer: next.into(), policy: KeyPolicy::Keep }]);
+    rig.ask(1, vec![RequestOp::Schedule(Schedule { timer: next.into(), policy: KeyPolicy::Keep })]);
     rig.turn();
     rig.settle(1, &delivery, HandlerOutcome::Ok);
     rig.run(50);

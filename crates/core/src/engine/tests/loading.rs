@@ -1,5 +1,6 @@
 //! What is loaded and when, what goes back, and what a new owner makes of what it reads.
 
+use mtimer_store::ops::Park;
 use mtimer_store::{Batch, Load, Loaded, Op};
 
 use super::*;
@@ -128,7 +129,7 @@ fn fewer_timers_on_their_way_to_the_park_stop_loads_while_memory_is_full() {
         p.limit_horizon(Time::ZERO);
         for n in 0..parks {
             let (id, failed) = (TimerId::from_u128(n), 0);
-            p.queue.push_own(Op::Park { id, failed }, OpCtx::Park { id, failed });
+            p.queue.push_own(Op::Park(Park { id, failed }), OpCtx::Park { id, failed });
         }
         let now = rig.now();
         assert_eq!(loads(&mut rig.engine, now).len() == 1, is_loaded, "{memory_bytes} bytes, {parks} parks");
@@ -243,7 +244,7 @@ fn a_parked_timer_that_is_found_comes_back_when_there_is_credit() {
     rig.schedule(1, timer);
     rig.run(5);
     // Nobody but the store knows that it is parked.
-    apply(&rig, Op::Park { id, failed: 0 });
+    apply(&rig, Op::Park(Park { id, failed: 0 }));
     rig.engine.fetch(id);
     rig.turn();
     rig.session(1, SessionEvent::Register { registration: 1, dest: dest("a"), credit: 1 });

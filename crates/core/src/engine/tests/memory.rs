@@ -1,6 +1,8 @@
 //! The memory budget: it is kept to, nothing is dropped, nothing is kept out by it for ever.
 
+use mtimer_protocol::ops;
 use mtimer_store::Op;
+use mtimer_store::ops::{Park, Schedule};
 
 use super::*;
 use crate::engine::purpose::OpCtx;
@@ -122,7 +124,7 @@ fn batches_of_all_partitions_together_take_a_part_of_the_budget() {
             let headers = Headers::NONE;
             let timer =
                 Timer { id, dest, key, due, mode, deadline, callback_timeout_ms, retry, payload, headers };
-            RequestOp::Schedule { timer: timer.into(), policy: KeyPolicy::Create }
+            RequestOp::Schedule(ops::Schedule { timer: timer.into(), policy: KeyPolicy::Create })
         };
         let request = Request { corr: 1, first_sent: now.time, ops: (0..60).map(schedule).collect() };
         engine.handle(now, Input::Session(SessionId(1), SessionEvent::Request(request)));
@@ -132,7 +134,8 @@ fn batches_of_all_partitions_together_take_a_part_of_the_budget() {
     let mut bytes = 0;
     for effect in effects {
         let Effect::Call(_, Call::Apply(batch)) = effect else { continue };
-        let payload = |op: &Op| if let Op::Schedule { timer, .. } = op { timer.payload.len() } else { 0 };
+        let payload =
+            |op: &Op| if let Op::Schedule(Schedule { timer, .. }) = op { timer.payload.len() } else { 0 };
         bytes += batch.ops.iter().map(payload).sum::<usize>() as u64;
     }
     // A partition has one batch under way, of a sixteenth of its share and up to one timer more.
@@ -185,7 +188,7 @@ fn what_was_moved_to_an_earlier_time_is_not_unloaded_with_its_old_one() {
     rig.run(5);
     let now = rig.now().time;
     let target = Target::Id(timer.id);
-    rig.ask(1, vec![RequestOp::Reschedule { target, due: now + 1_000, request: 1 }]);
+    rig.ask(1, vec![RequestOp::Reschedule(ops::Reschedule { target, due: now + 1_000, request: 1 })]);
     rig.run(5);
     rig.engine.unloaded(P, now + 2_000);
     rig.run(1_000);
@@ -213,7 +216,7 @@ fn nothing_is_loaded_while_very_much_is_on_its_way_to_the_park() {
     p.calls.hold_batches();
     for n in 0..20_001 {
         let (id, failed) = (TimerId::from_u128(n), 0);
-        p.queue.push_own(Op::Park { id, failed }, OpCtx::Park { id, failed });
+        p.queue.push_own(Op::Park(Park { id, failed }), OpCtx::Park { id, failed });
     }
     let horizon = p.horizon();
     rig.run(6_000);
@@ -236,7 +239,7 @@ fn memory_is_looked_over_often_while_there_is_something_to_look_for() {
     rig.run(60);
     assert!(pause(&rig).is_some_and(|ms| ms <= 50), "a timer is in memory: {:?}", pause(&rig));
     let (target, request) = (Target::Id(far.id), 9);
-    rig.ask(1, vec![RequestOp::Cancel { target, request }]);
+    rig.ask(1, vec![RequestOp::Cancel(ops::Cancel { target, request })]);
     rig.run(60);
     assert!(pause(&rig).is_some_and(|ms| ms > 50), "{:?}", pause(&rig));
     rig.store.faults().down(P, "test");

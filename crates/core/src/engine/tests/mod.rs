@@ -29,6 +29,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
+use mtimer_protocol::ops::Schedule;
 use mtimer_protocol::{
     Delivery, ErrorCode, OpReply, Query, QueryAnswer, Request, RequestOp, ServerMessage, SettleRefusal,
     Settlement,
@@ -242,7 +243,7 @@ impl Rig {
     }
 
     fn schedule(&mut self, n: u64, timer: Timer) {
-        self.ask(n, vec![RequestOp::Schedule { timer: timer.into(), policy: KeyPolicy::Create }]);
+        self.ask(n, vec![RequestOp::Schedule(Schedule { timer: timer.into(), policy: KeyPolicy::Create })]);
     }
 
     /// A client's timer, due at once, is delivered to it.

@@ -1,5 +1,7 @@
 //! The order of operations on one timer, and what memory makes of a store that knows better.
 
+use mtimer_protocol::ops;
+use mtimer_store::ops::Schedule;
 use mtimer_store::{Batch, Op, Verdict};
 use mtimer_types::Key;
 
@@ -42,7 +44,7 @@ fn deliveries(rig: &mut Rig) -> Vec<Delivery> {
 }
 
 fn cancel(id: TimerId) -> RequestOp {
-    RequestOp::Cancel { target: Target::Id(id), request: 1 }
+    RequestOp::Cancel(ops::Cancel { target: Target::Id(id), request: 1 })
 }
 
 #[test]
@@ -116,8 +118,8 @@ fn who_had_the_key_of_a_repeated_schedule_is_looked_up() {
     rig.run(5);
     let next = Timer { key: Some(key()), ..rig.timer("a", 60_000) };
     let policy = KeyPolicy::Replace;
-    apply(&rig, Op::Schedule { timer: next.clone().into(), policy });
-    rig.ask(1, vec![RequestOp::Schedule { timer: next.into(), policy }]);
+    apply(&rig, Op::Schedule(Schedule { timer: next.clone().into(), policy }));
+    rig.ask(1, vec![RequestOp::Schedule(ops::Schedule { timer: next.into(), policy })]);
     rig.run(200);
     assert_eq!(rig.take_deliveries(), [], "it was replaced");
 }

@@ -1,5 +1,7 @@
 //! Timers whose destination takes nothing: out of memory, and back.
 
+use mtimer_protocol::ops;
+use mtimer_store::ops::Cancel;
 use mtimer_store::{CancelAnswer, Op, Page, RequestId};
 use mtimer_types::{Epoch, Target};
 
@@ -87,7 +89,7 @@ fn what_comes_back_from_the_park_is_not_sent_before_a_claim_covers_it() {
     assert!(sent);
     // Whoever comes next must know of every delivery: after it, a cancel is too late.
     let next = Rig::on(store, 2, rig.ms, EngineOptions::default());
-    let op = Op::Cancel { target: Target::Id(t.id), sent_attempt: None, request: RequestId(1) };
+    let op = Op::Cancel(Cancel { target: Target::Id(t.id), sent_attempt: None, request: RequestId(1) });
     let batch = mtimer_store::Batch { now: next.now().time, claim: None, ops: vec![op] };
     let answer = next.lane.apply(batch).now_or_never().unwrap().unwrap().remove(0);
     let cancelled = answer == Answer::Cancel(CancelAnswer::Cancelled(t.id));
@@ -236,7 +238,7 @@ fn what_is_read_anew_while_it_returns_from_the_park_is_not_lost() {
     rig.schedule(1, timer);
     rig.run(2);
     let target = Target::Id(id);
-    let reschedule = RequestOp::Reschedule { target, due: rig.now().time + 20, request: 1 };
+    let reschedule = RequestOp::Reschedule(ops::Reschedule { target, due: rig.now().time + 20, request: 1 });
     rig.ask(1, vec![reschedule.clone()]);
     rig.run(150);
     assert_eq!(rig.take_replies().last(), Some(&OpReply::Rescheduled(id)));

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use mtimer_protocol::ops::Schedule;
 use mtimer_protocol::{BrokerView, Status, TimerState};
 use mtimer_store::{Census, Health};
 
@@ -185,8 +186,10 @@ fn who_asks_during_a_count_gets_the_next_one() {
             Time::from_ms(START + 60_000),
         )
     };
-    let (ops, first_sent) =
-        (vec![RequestOp::Schedule { timer: timer.into(), policy: KeyPolicy::Create }], rig.now().time);
+    let (ops, first_sent) = (
+        vec![RequestOp::Schedule(Schedule { timer: timer.into(), policy: KeyPolicy::Create })],
+        rig.now().time,
+    );
     let request = SessionEvent::Request(Request { corr: 9, first_sent, ops });
     rig.engine.handle(rig.now(), Input::Session(SessionId(1), request));
     rig.turn();

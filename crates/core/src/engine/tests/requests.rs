@@ -1,6 +1,7 @@
 //! Schedules, cancels and reschedules: refusals, repeats, and edits of what is on its way
 //! elsewhere.
 
+use mtimer_protocol::ops::{Cancel, Purge, Replay, Reschedule, Schedule};
 use mtimer_types::Key;
 use mtimer_types::limits::{MAX_AHEAD_MS, MAX_BATCH, MAX_SENT_AHEAD_MS, MAX_SESSION_INFLIGHT};
 
@@ -14,7 +15,7 @@ fn requests_that_are_too_old_or_not_ours_are_refused() {
     rig.join(1, "a", 0);
     rig.run(40_000);
     let timer = rig.timer("a", 10);
-    let ops = vec![RequestOp::Schedule { timer: timer.clone().into(), policy: KeyPolicy::Create }];
+    let ops = vec![RequestOp::Schedule(Schedule { timer: timer.clone().into(), policy: KeyPolicy::Create })];
     let first_sent = Time::from_ms(START);
     rig.session(1, SessionEvent::Request(Request { corr: 1, first_sent, ops }));
     let id = TimerId::new(timer.due, timer.due, PartitionId(7), 1);
@@ -32,7 +33,8 @@ fn a_request_from_the_future_is_refused_until_its_age_can_be_told() {
     let first_sent = rig.now().time + MAX_SENT_AHEAD_MS + 1;
     let timer = rig.timer("a", 60_000);
     let ask = |rig: &mut Rig| {
-        let ops = vec![RequestOp::Schedule { timer: timer.clone().into(), policy: KeyPolicy::Create }];
+        let ops =
+            vec![RequestOp::Schedule(Schedule { timer: timer.clone().into(), policy: KeyPolicy::Create })];
         rig.session(1, SessionEvent::Request(Request { corr: 1, first_sent, ops }));
         rig.run(1);
         rig.take_replies().pop().unwrap()
@@ -42,7 +44,7 @@ fn a_request_from_the_future_is_refused_until_its_age_can_be_told() {
 }
 
 fn unknown_timers(count: usize) -> Vec<RequestOp> {
-    vec![RequestOp::Purge { id: TimerId::from_u128(1) }; count]
+    vec![RequestOp::Purge(Purge { id: TimerId::from_u128(1) }); count]
 }
 
 #[test]
@@ -86,7 +88,7 @@ fn what_is_being_cancelled_is_not_sent() {
     rig.schedule(1, t.clone());
     rig.run(45);
     rig.store.faults().hold(P);
-    rig.ask(1, vec![RequestOp::Cancel { target: Target::Id(t.id), request: 9 }]);
+    rig.ask(1, vec![RequestOp::Cancel(Cancel { target: Target::Id(t.id), request: 9 })]);
     rig.run(100);
     assert!(rig.take_deliveries().is_empty(), "sent although its cancel was under way");
     rig.store.faults().heal(P);
@@ -110,9 +112,9 @@ fn memory_follows_what_was_applied_but_not_confirmed() {
     rig.ask(
         1,
         vec![
-            RequestOp::Cancel { target: Target::Id(cancelled.id), request: 1 },
-            RequestOp::Reschedule { target: Target::Id(moved.id), due, request: 2 },
-            RequestOp::Schedule { timer: filed.clone().into(), policy: KeyPolicy::Create },
+            RequestOp::Cancel(Cancel { target: Target::Id(cancelled.id), request: 1 }),
+            RequestOp::Reschedule(Reschedule { target: Target::Id(moved.id), due, request: 2 }),
+            RequestOp::Schedule(Schedule { timer: filed.clone().into(), policy: KeyPolicy::Create }),
         ],
     );
     rig.run(1);
@@ -204,10 +206,10 @@ fn edits_that_wait_for_longer_than_outcomes_are_kept_change_nothing() {
     rig.ask(
         1,
         vec![
-            RequestOp::Cancel { target: by_key(), request: 1 },
-            RequestOp::Cancel { target: by_key(), request: 2 },
-            RequestOp::Reschedule { target: Target::Id(moved.id), due, request: 3 },
-            RequestOp::Purge { id: moved.id },
+            RequestOp::Cancel(Cancel { target: by_key(), request: 1 }),
+            RequestOp::Cancel(Cancel { target: by_key(), request: 2 }),
+            RequestOp::Reschedule(Reschedule { target: Target::Id(moved.id), due, request: 3 }),
+            RequestOp::Purge(Purge { id: moved.id }),
         ],
     );
     rig.run(31_000);
@@ -283,7 +285,7 @@ fn a_reschedule_beyond_the_farthest_time_is_refused() {
     rig.run(5);
     rig.take_replies();
     let due = rig.now().time + MAX_AHEAD_MS + 60_000;
-    rig.ask(1, vec![RequestOp::Reschedule { target: Target::Id(timer.id), due, request: 1 }]);
+    rig.ask(1, vec![RequestOp::Reschedule(Reschedule { target: Target::Id(timer.id), due, request: 1 })]);
     rig.run(5);
     assert_eq!(rig.take_replies().iter().map(code).collect::<Vec<_>>(), [Some(ErrorCode::Invalid)]);
 }
@@ -332,7 +334,7 @@ fn a_replay_says_who_has_its_key() {
     let (mut rig, timer) = dead_lettered();
     let next = Timer { key: timer.key.clone(), ..rig.timer("a", 60_000) };
     rig.schedule(1, next.clone());
-    rig.ask(1, vec![RequestOp::Replay { id: timer.id }]);
+    rig.ask(1, vec![RequestOp::Replay(Replay { id: timer.id })]);
     rig.run(5);
     assert_eq!(rig.take_replies().last(), Some(&OpReply::KeyTaken(next.id)));
 }
@@ -341,7 +343,7 @@ fn a_replay_says_who_has_its_key() {
 fn a_replay_that_is_not_confirmed_is_delivered_all_the_same() {
     let (mut rig, timer) = dead_lettered();
     rig.unconfirmed = true;
-    rig.ask(1, vec![RequestOp::Replay { id: timer.id }]);
+    rig.ask(1, vec![RequestOp::Replay(Replay { id: timer.id })]);
     rig.turn();
     rig.unconfirmed = false;
     rig.run(100);
@@ -388,7 +390,7 @@ fn an_edit_waits_behind_the_park_of_its_timer() {
     let due = rig.now().time + 1_000;
     for (request, timer) in timers.iter().enumerate() {
         let (target, request) = (Target::Id(timer.id), request as u64);
-        rig.ask(1, vec![RequestOp::Reschedule { target, due, request }]);
+        rig.ask(1, vec![RequestOp::Reschedule(Reschedule { target, due, request })]);
     }
     rig.run(1);
     rig.engine.partition(P).unwrap().calls.release_batches();
@@ -413,7 +415,7 @@ fn an_at_most_once_timer_that_was_taken_and_not_sent_is_not_lost_by_a_reschedule
     rig.store.faults().hold(P);
     rig.run(10);
     let due = once.due + 10_000;
-    rig.ask(2, vec![RequestOp::Reschedule { target: Target::Id(once.id), due, request: 9 }]);
+    rig.ask(2, vec![RequestOp::Reschedule(Reschedule { target: Target::Id(once.id), due, request: 9 })]);
     rig.session(1, SessionEvent::Closed);
     rig.run(10);
     rig.store.faults().heal(P);
@@ -438,7 +440,7 @@ fn an_at_most_once_timer_that_was_taken_and_not_sent_expires_when_its_deadline_p
     rig.store.faults().hold(P);
     rig.run(10);
     let due = once.due + 10;
-    rig.ask(2, vec![RequestOp::Reschedule { target: Target::Id(once.id), due, request: 9 }]);
+    rig.ask(2, vec![RequestOp::Reschedule(Reschedule { target: Target::Id(once.id), due, request: 9 })]);
     rig.session(1, SessionEvent::Closed);
     rig.run(100);
     rig.store.faults().heal(P);

@@ -1,5 +1,6 @@
 //! Outcomes and callback timeouts: who may settle, how late, and for how long.
 
+use mtimer_protocol::ops::{Cancel, Replay};
 use mtimer_types::DeadReason;
 
 use super::super::deferral::DEFER_MS;
@@ -190,7 +191,7 @@ fn replay_being_taken() -> (Rig, Delivery) {
     assert!(matches!(rig.place(first.id), Some(Place::Taken { unconfirmed: true, .. })));
     let other = rig.timer("a", 0);
     rig.deliver(1, other);
-    rig.ask(1, vec![RequestOp::Replay { id: first.id }]);
+    rig.ask(1, vec![RequestOp::Replay(Replay { id: first.id })]);
     rig.run(5);
     rig.answers_wait = true;
     rig.join(2, "a", 1);
@@ -381,7 +382,7 @@ fn what_was_not_begun_may_be_cancelled_and_expires() {
     rig.session(1, register("a", 0));
     rig.settle(1, &d, HandlerOutcome::NotBegun);
     rig.run(2);
-    rig.ask(1, vec![RequestOp::Cancel { target: d.id.into(), request: 7 }]);
+    rig.ask(1, vec![RequestOp::Cancel(Cancel { target: d.id.into(), request: 7 })]);
     rig.run(5);
     assert_eq!(rig.take_replies().last(), Some(&OpReply::Cancelled(d.id)));
     let deadline = Some(rig.now().time + 100);

@@ -1,6 +1,7 @@
 //! Edits that cross with a take, with an outcome on its way to the store, or with a handover: after
 //! the answer nothing is sent that it rules out, and what is stopped ends at once.
 
+use mtimer_protocol::ops::{Cancel, Replay, Reschedule, Schedule};
 use mtimer_types::{DeadReason, Headers, Key};
 
 use super::*;
@@ -17,12 +18,12 @@ fn targets(timer: &Timer) -> [Target; 2] {
 }
 
 fn cancel(rig: &mut Rig, target: &Target) {
-    rig.ask(2, vec![RequestOp::Cancel { target: target.clone(), request: 9 }]);
+    rig.ask(2, vec![RequestOp::Cancel(Cancel { target: target.clone(), request: 9 })]);
 }
 
 fn replace(rig: &mut Rig) -> Timer {
     let next = Timer { key: Some(key()), ..rig.timer("a", 60_000) };
-    let op = RequestOp::Schedule { timer: next.clone().into(), policy: KeyPolicy::Replace };
+    let op = RequestOp::Schedule(Schedule { timer: next.clone().into(), policy: KeyPolicy::Replace });
     rig.ask(2, vec![op]);
     next
 }
@@ -171,7 +172,7 @@ fn a_replayed_timer_that_was_taken_and_not_sent_is_stopped_for_good() {
     rig.settle(1, &d, HandlerOutcome::Fail { error: "no".into() });
     rig.run(5);
     rig.session(1, SessionEvent::Register { registration: 1, dest: dest("a"), credit: 0 });
-    rig.ask(1, vec![RequestOp::Replay { id: once.id }]);
+    rig.ask(1, vec![RequestOp::Replay(Replay { id: once.id })]);
     rig.run(5);
     rig.take_replies();
     rig.answers_wait = true;
@@ -191,7 +192,7 @@ fn a_replayed_timer_that_was_taken_and_not_sent_is_stopped_for_good() {
 fn a_reschedule_that_comes_too_late_for_a_take_changes_nothing() {
     let (mut rig, once) = taking();
     let (target, due) = (Target::Id(once.id), once.due + 5_000);
-    rig.ask(2, vec![RequestOp::Reschedule { target, due, request: 9 }]);
+    rig.ask(2, vec![RequestOp::Reschedule(Reschedule { target, due, request: 9 })]);
     rig.turn();
     answers_arrive(&mut rig);
     rig.run(20);
@@ -206,7 +207,7 @@ fn what_was_taken_and_not_sent_is_left_to_the_next_owner() {
     let (mut rig, once) = taking();
     // An edit that changes nothing holds it back; nobody is there any more when that is answered.
     let (target, due) = (Target::Id(once.id), once.due + 5_000);
-    rig.ask(2, vec![RequestOp::Reschedule { target, due, request: 9 }]);
+    rig.ask(2, vec![RequestOp::Reschedule(Reschedule { target, due, request: 9 })]);
     rig.session(1, SessionEvent::Closed);
     rig.turn();
     answers_arrive(&mut rig);
@@ -398,8 +399,8 @@ fn edits_that_overtake_a_refused_acknowledgement_come_too_late() {
         rig.ask(
             2,
             vec![match n {
-                0 | 1 => RequestOp::Cancel { target, request: 9 },
-                _ => RequestOp::Reschedule { target, due, request: 9 },
+                0 | 1 => RequestOp::Cancel(Cancel { target, request: 9 }),
+                _ => RequestOp::Reschedule(Reschedule { target, due, request: 9 }),
             }],
         );
         rig.turn();
@@ -521,8 +522,8 @@ fn an_unconfirmed_edit_by_key_of_what_is_being_loaded_is_not_overlooked() {
         rig.ask(
             2,
             vec![match cancelled {
-                true => RequestOp::Cancel { target, request: 9 },
-                false => RequestOp::Reschedule { target, due, request: 9 },
+                true => RequestOp::Cancel(Cancel { target, request: 9 }),
+                false => RequestOp::Reschedule(Reschedule { target, due, request: 9 }),
             }],
         );
         rig.turn();
@@ -553,7 +554,7 @@ fn a_refused_park_does_not_overtake_a_reschedule() {
     rig.read_only = false;
     rig.answers_wait = true;
     let due = rig.now().time + 2_000;
-    rig.ask(2, vec![RequestOp::Reschedule { target: Target::Id(timer.id), due, request: 9 }]);
+    rig.ask(2, vec![RequestOp::Reschedule(Reschedule { target: Target::Id(timer.id), due, request: 9 })]);
     rig.run(200);
     answers_arrive(&mut rig);
     assert!(rig.take_replies().contains(&OpReply::Rescheduled(timer.id)));
@@ -576,7 +577,7 @@ fn what_is_found_parked_comes_back_when_there_is_credit() {
         rig.run(1);
     }
     let (target, due) = (Target::Id(timer.id), timer.due + 60_000);
-    rig.ask(2, vec![RequestOp::Reschedule { target, due, request: 9 }]);
+    rig.ask(2, vec![RequestOp::Reschedule(Reschedule { target, due, request: 9 })]);
     rig.turn();
     rig.unconfirmed = false;
     rig.run(100);

@@ -1,5 +1,6 @@
 //! Sweeps of parked timers: what they end, and how often they ask.
 
+use mtimer_store::ops::Settle;
 use mtimer_store::{Op, Page, Record, Verdict};
 
 use super::park::{asked_pages, page, parked_in_three, sweep_for_a_second};
@@ -38,7 +39,7 @@ fn ended(engine: &mut Engine, now: Now, rows: Vec<Record>) -> Vec<TimerId> {
         _ => None,
     });
     let ids = ops.flatten().filter_map(|op| match op {
-        Op::Settle { id, verdict: Verdict::Expired, .. } => Some(id),
+        Op::Settle(Settle { id, verdict: Verdict::Expired, .. }) => Some(id),
         _ => None,
     });
     ids.collect()

@@ -7,7 +7,10 @@ use mtimer_types::{
 };
 use proptest::prelude::*;
 
-use crate::op::{Op, RequestId, Retained, Verdict};
+use crate::answer::RequestId;
+use crate::ops::{Cancel, Park, Purge, Replay, Reschedule, Schedule, Trim, Unpark};
+use crate::ops::{Op, Verdict};
+use crate::place::Retained;
 
 /// Timers of a case.
 pub(super) const TIMERS: u64 = 8;
@@ -65,16 +68,18 @@ fn any_target() -> impl Strategy<Value = Target> {
 fn any_schedule() -> impl Strategy<Value = Op> {
     let policy = prop_oneof![Just(KeyPolicy::Create), Just(KeyPolicy::Keep), Just(KeyPolicy::Replace)];
     (0..TIMERS, prop::bool::weighted(0.2), policy)
-        .prop_map(|(n, other, policy)| Op::Schedule { timer: Arc::new(timer(n, other)), policy })
+        .prop_map(|(n, other, policy)| Op::Schedule(Schedule { timer: Arc::new(timer(n, other)), policy }))
 }
 
 fn any_request() -> impl Strategy<Value = Op> {
-    let cancel = (any_target(), prop::option::of(1..3u32), 0..REQUESTS / 2)
-        .prop_map(|(target, sent_attempt, n)| Op::Cancel { target, sent_attempt, request: RequestId(2 * n) });
+    let cancel =
+        (any_target(), prop::option::of(1..3u32), 0..REQUESTS / 2).prop_map(|(target, sent_attempt, n)| {
+            Op::Cancel(Cancel { target, sent_attempt, request: RequestId(2 * n) })
+        });
     let reschedule = (any_target(), any_time(), prop::bool::weighted(0.1), 0..REQUESTS / 2).prop_map(
         |(target, due, is_begun, n)| {
             let request = RequestId(2 * n + 1);
-            Op::Reschedule { target, due, is_begun, request }
+            Op::Reschedule(Reschedule { target, due, is_begun, request })
         },
     );
     prop_oneof![2 => cancel, 1 => reschedule]
@@ -102,19 +107,15 @@ fn any_verdict() -> impl Strategy<Value = Verdict> {
 
 fn any_move() -> impl Strategy<Value = Op> {
     let of = prop_oneof![Just(Retained::Dead), Just(Retained::Unconfirmed)];
-    let trim = (of, any_time(), 0..4u64, 0..4u32).prop_map(|(of, before, keep, limit)| Op::Trim {
-        of,
-        before,
-        keep,
-        limit,
-    });
+    let trim = (of, any_time(), 0..4u64, 0..4u32)
+        .prop_map(|(of, before, keep, limit)| Op::Trim(Trim { of, before, keep, limit }));
     let one = (0..TIMERS, any_time(), 0..3u32, 0..6).prop_map(|(n, fire, failed, kind)| {
         let id = id(n);
         match kind {
-            0 => Op::Park { id, failed },
-            1 => Op::Unpark { id, fire },
-            2 => Op::Replay { id, fire },
-            3 => Op::Purge { id },
+            0 => Op::Park(Park { id, failed }),
+            1 => Op::Unpark(Unpark { id, fire }),
+            2 => Op::Replay(Replay { id, fire }),
+            3 => Op::Purge(Purge { id }),
             _ => Op::take(id, failed),
         }
     });

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use mtimer_types::{DeadReason, Ended, KeyPolicy, Mode, Target, Timer};
 
 use super::*;
-use crate::op::{CancelAnswer, RescheduleAnswer, ScheduleAnswer};
+use crate::answer::{CancelAnswer, RescheduleAnswer, ScheduleAnswer};
+use crate::ops::{Cancel, Park, Purge, Replay, Reschedule, Schedule, Trim, Unpark};
 
 /// A store with its owner.
 struct Bench {
@@ -45,11 +46,11 @@ fn once(n: u64) -> Timer {
 }
 
 fn schedule(timer: &Timer) -> Op {
-    Op::Schedule { timer: Arc::new(timer.clone()), policy: KeyPolicy::Replace }
+    Op::Schedule(Schedule { timer: Arc::new(timer.clone()), policy: KeyPolicy::Replace })
 }
 
 fn cancel(n: u64) -> Op {
-    Op::Cancel { target: Target::Id(id(n)), sent_attempt: None, request: RequestId(n) }
+    Op::Cancel(Cancel { target: Target::Id(id(n)), sent_attempt: None, request: RequestId(n) })
 }
 
 fn by_key() -> Target {
@@ -97,13 +98,13 @@ fn nothing_is_decided_before_everything_is_read() {
 fn common_operations_take_one_round() {
     let mut b = Bench::new();
     for op in [schedule(&plain(1)), schedule(&keyed(2)), schedule(&once(3)), retry(1, 1), cancel(4)] {
-        let one = !matches!(op, Op::Cancel { .. });
+        let one = !matches!(op, Op::Cancel(_));
         b.turn(&[op]);
         assert_eq!(b.rounds, if one { 1 } else { 2 });
     }
     b.turn(&[Op::take(id(3), 0), settle(1, Verdict::Ack), settle(3, Verdict::Ack)]);
     assert_eq!(b.rounds, 1);
-    b.turn(&[Op::Trim { of: Retained::Dead, before: Time::ZERO, keep: 0, limit: 10 }]);
+    b.turn(&[Op::Trim(Trim { of: Retained::Dead, before: Time::ZERO, keep: 0, limit: 10 })]);
     assert_eq!(b.rounds, 1);
     assert!(b.turn(&[]).changes.is_empty());
     assert_eq!(b.rounds, 0);
@@ -119,7 +120,12 @@ fn the_holder_of_a_key_takes_a_second_round() {
     assert_eq!(decided.answers, [Answer::Schedule(answer)]);
     assert_eq!(holders(&decided.changes), [(Some(id(1)), Some(id(2)))]);
     let due = Time::from_ms(80_000);
-    let decided = b.turn(&[Op::Reschedule { target: by_key(), due, is_begun: false, request: RequestId(5) }]);
+    let decided = b.turn(&[Op::Reschedule(Reschedule {
+        target: by_key(),
+        due,
+        is_begun: false,
+        request: RequestId(5),
+    })]);
     assert_eq!(b.rounds, 2);
     assert_eq!(decided.answers, [Answer::Reschedule(RescheduleAnswer::Rescheduled(id(2)))]);
 }
@@ -137,7 +143,8 @@ fn the_end_of_a_timer_that_the_batch_removes_takes_a_third_round() {
 fn a_key_that_names_nothing_takes_one_round_more() {
     let mut b = Bench::new();
     b.remote.keys.insert((dest(0), key(0)), id(1));
-    let decided = b.turn(&[Op::Cancel { target: by_key(), sent_attempt: None, request: RequestId(1) }]);
+    let decided =
+        b.turn(&[Op::Cancel(Cancel { target: by_key(), sent_attempt: None, request: RequestId(1) })]);
     assert_eq!(b.rounds, 3);
     assert_eq!(decided.answers, [Answer::Cancel(CancelAnswer::NotFound)]);
     let decided = b.turn(&[schedule(&keyed(2))]);
@@ -171,9 +178,9 @@ fn a_key_that_returns_to_its_holder_is_not_written() {
     let fire = Time::from_ms(70_000);
     let changes = b.changes(&[
         dead(2),
-        Op::Replay { id: id(1), fire },
+        Op::Replay(Replay { id: id(1), fire }),
         settle(1, Verdict::Ack),
-        Op::Replay { id: id(2), fire },
+        Op::Replay(Replay { id: id(2), fire }),
     ]);
     assert_eq!(ids(&changes), [id(1), id(2)], "in the order of their last moves");
     assert_eq!(holders(&changes), [], "from 2 to 1 and back");
@@ -194,11 +201,11 @@ fn a_retry_and_its_acknowledgement_are_one_removal() {
 #[test]
 fn a_row_that_ends_as_it_began_is_not_written() {
     let mut b = Bench::new();
-    b.turn(&[schedule(&plain(1)), schedule(&plain(2)), Op::Park { id: id(1), failed: 0 }]);
+    b.turn(&[schedule(&plain(1)), schedule(&plain(2)), Op::Park(Park { id: id(1), failed: 0 })]);
     let due = plain(2).due;
     let changes = b.changes(&[
-        Op::Unpark { id: id(1), fire: due },
-        Op::Park { id: id(1), failed: 0 },
+        Op::Unpark(Unpark { id: id(1), fire: due }),
+        Op::Park(Park { id: id(1), failed: 0 }),
         settle(2, Verdict::Ack),
         schedule(&plain(2)),
     ]);
@@ -209,14 +216,14 @@ fn a_row_that_ends_as_it_began_is_not_written() {
 fn rows_are_in_the_order_of_their_arrival() {
     let mut b = Bench::new();
     b.turn(&[schedule(&plain(1)), schedule(&plain(2)), schedule(&plain(3))]);
-    let park = |n| Op::Park { id: id(n), failed: 0 };
-    let changes = b.changes(&[retry(1, 1), dead(3), park(2), Op::Park { id: id(1), failed: 1 }]);
+    let park = |n| Op::Park(Park { id: id(n), failed: 0 });
+    let changes = b.changes(&[retry(1, 1), dead(3), park(2), Op::Park(Park { id: id(1), failed: 1 })]);
     assert_eq!(ids(&changes), [id(3), id(2), id(1)]);
     let again = b.changes(&[
-        Op::Cancel { target: Target::Id(id(1)), sent_attempt: Some(2), request: RequestId(1) },
-        Op::Unpark { id: id(2), fire: Time::from_ms(70_000) },
-        Op::Cancel { target: Target::Id(id(2)), sent_attempt: Some(1), request: RequestId(2) },
-        Op::Cancel { target: Target::Id(id(1)), sent_attempt: Some(2), request: RequestId(3) },
+        Op::Cancel(Cancel { target: Target::Id(id(1)), sent_attempt: Some(2), request: RequestId(1) }),
+        Op::Unpark(Unpark { id: id(2), fire: Time::from_ms(70_000) }),
+        Op::Cancel(Cancel { target: Target::Id(id(2)), sent_attempt: Some(1), request: RequestId(2) }),
+        Op::Cancel(Cancel { target: Target::Id(id(1)), sent_attempt: Some(2), request: RequestId(3) }),
     ]);
     assert_eq!(ids(&again), [id(1), id(2)], "who stays in its place keeps its place in the order");
 }
@@ -226,16 +233,20 @@ fn only_what_is_stored_by_an_operation_that_adds_adds() {
     let mut b = Bench::new();
     assert!(b.changes(&[schedule(&keyed(1))]).adds());
     assert!(!b.changes(&[schedule(&keyed(1))]).adds(), "it was stored before");
-    let create = Op::Schedule { timer: Arc::new(keyed(2)), policy: KeyPolicy::Create };
+    let create = Op::Schedule(Schedule { timer: Arc::new(keyed(2)), policy: KeyPolicy::Create });
     let changes = b.changes(&[retry(1, 1), create, cancel(3)]);
     assert!(!changes.adds(), "the key was taken");
     let target = Target::Id(id(4));
-    let reschedule =
-        Op::Reschedule { target, due: Time::from_ms(80_000), is_begun: false, request: RequestId(9) };
+    let reschedule = Op::Reschedule(Reschedule {
+        target,
+        due: Time::from_ms(80_000),
+        is_begun: false,
+        request: RequestId(9),
+    });
     b.turn(&[schedule(&plain(4))]);
     assert!(b.changes(&[reschedule]).adds());
     b.turn(&[dead(4)]);
-    let replay = Op::Replay { id: id(4), fire: Time::from_ms(70_000) };
+    let replay = Op::Replay(Replay { id: id(4), fire: Time::from_ms(70_000) });
     assert!(b.changes(std::slice::from_ref(&replay)).adds());
     assert!(!b.changes(&[replay, settle(4, Verdict::Ack)]).adds());
 }
@@ -243,12 +254,12 @@ fn only_what_is_stored_by_an_operation_that_adds_adds() {
 #[test]
 fn trims_see_what_the_batch_has_dead_lettered_and_removed() {
     let mut b = Bench::new();
-    let trim = |keep, limit| Op::Trim { of: Retained::Dead, before: Time::ZERO, keep, limit };
+    let trim = |keep, limit| Op::Trim(Trim { of: Retained::Dead, before: Time::ZERO, keep, limit });
     for n in 0..5 {
         b.turn(&[schedule(&plain(n)), dead(n)]);
     }
     b.turn(&[schedule(&plain(5)), schedule(&plain(6))]);
-    let decided = b.turn(&[Op::Purge { id: id(0) }, dead(5), trim(3, 2), dead(6), trim(1, 3)]);
+    let decided = b.turn(&[Op::Purge(Purge { id: id(0) }), dead(5), trim(3, 2), dead(6), trim(1, 3)]);
     let trimmed = |removed, more| Answer::Trimmed { removed, more };
     assert_eq!(decided.answers[2], trimmed(2, false));
     assert_eq!(decided.answers[4], trimmed(3, false));
@@ -264,7 +275,7 @@ fn a_view_goes_on_behind_what_it_decided() {
     let mut view = View::new();
     let first = b.remote.prepared_turn(&mut view, &b.ctx, &[dead(1), dead(2)]).0;
     assert_eq!(holders(&first.changes), [(Some(id(1)), None)]);
-    let trim = Op::Trim { of: Retained::Dead, before: Time::ZERO, keep: 1, limit: 5 };
+    let trim = Op::Trim(Trim { of: Retained::Dead, before: Time::ZERO, keep: 1, limit: 5 });
     let (second, rounds) = b.remote.prepared_turn(&mut view, &b.ctx, &[trim.clone(), schedule(&keyed(3))]);
     assert_eq!(rounds, 1);
     assert_eq!(ids(&second.changes), [id(1), id(3)], "what the first has changed is not changed again");

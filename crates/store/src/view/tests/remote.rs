@@ -4,8 +4,9 @@ use std::collections::{HashMap, HashSet};
 
 use mtimer_types::{Destination, Ended, Key, Time, TimerId};
 
-use crate::decide::{At, Context, Row};
-use crate::op::{Answer, Op, RequestId};
+use crate::answer::{Answer, RequestId};
+use crate::ops::Op;
+use crate::table::{At, Context, Row};
 use crate::view::{Changes, Decided, Fact, Need, View, first_needs};
 
 /// What is stored.

@@ -2,8 +2,8 @@
 
 use mtimer_types::{DeadReason, Ended, Target, Time, TimerId};
 
-use super::table::{At, Context, Row, Table};
 use crate::record::Record;
+use crate::table::{At, Context, Row, Table};
 
 /// Finds the id that a target names: always for an id, through the key's entry for a key.
 pub(super) fn resolve<T: Table>(table: &mut T, target: &Target) -> Result<Option<TimerId>, T::Error> {
@@ -62,4 +62,22 @@ pub(super) fn free_key<T: Table>(table: &mut T, row: &Row) -> Result<(), T::Erro
         table.set_key(dest, key, None)?;
     }
     Ok(())
+}
+
+/// The timer waits for its first delivery, as far as the store knows.
+pub(super) fn has_not_begun(ctx: &Context, row: &Row) -> bool {
+    matches!(row.at, At::Pending { .. } | At::Parked) && untouched(ctx, row)
+}
+
+/// The next delivery is the first, and the timer was not stopped. Unless the caller knows of a
+/// delivery under way, none can have been started, in whatever epoch.
+pub(super) fn untouched(ctx: &Context, row: &Row) -> bool {
+    row.record.attempt(ctx.covered(row)) == 1 && !row.record.progress.stopped
+}
+
+/// A schedule of a timer that is retained for longer than the repeat horizon cannot be repeated any
+/// more. The end of any other timer must be remembered, or a repeat would bring it back.
+pub(super) fn purged(ctx: &Context, row: &Row) -> Option<Ended> {
+    let old = row.at.retained_since().is_some_and(|since| !Context::remembers(ctx.now, since));
+    (!old).then_some(Ended::Dead)
 }

@@ -1,15 +1,15 @@
-//! One test a rule of [`crate::op`], on the in-memory table.
+//! One test a rule of [`crate::ops`], on the in-memory table.
 
 use std::sync::Arc;
 
 use mtimer_types::{
-    DeadReason, Destination, Ended, Epoch, Key, KeyPolicy, Mode, PartitionId, Target, Time, Timer, TimerId,
-    limits,
+    DeadReason, Destination, Ended, Epoch, Key, KeyPolicy, Mode, PartitionId, Target, Timer, limits,
 };
 
 use super::*;
+use crate::answer::{CancelAnswer, RequestId, RescheduleAnswer, ScheduleAnswer};
 use crate::memory::MemoryTable;
-use crate::op::{CancelAnswer, RequestId, RescheduleAnswer, Retained, ScheduleAnswer, Verdict};
+use crate::table::At;
 
 const EPOCH: Epoch = Epoch(7);
 const PRIOR: Time = Time::from_ms(1_000);
@@ -28,12 +28,12 @@ impl Bench {
     }
 
     fn apply(&mut self, op: Op) -> Answer {
-        let Ok(answer) = apply(&mut self.table, &self.ctx, &op);
+        let Ok(answer) = op.decide(&mut self.table, &self.ctx);
         answer
     }
 
     fn schedule(&mut self, timer: &Timer, policy: KeyPolicy) -> ScheduleAnswer {
-        match self.apply(Op::Schedule { timer: Arc::new(timer.clone()), policy }) {
+        match self.apply(Op::Schedule(Schedule { timer: Arc::new(timer.clone()), policy })) {
             Answer::Schedule(answer) => answer,
             other => panic!("{other:?}"),
         }
@@ -50,7 +50,7 @@ impl Bench {
 
     fn cancel(&mut self, target: Target, sent_attempt: Option<u32>) -> CancelAnswer {
         self.requests += 1;
-        match self.apply(Op::Cancel { target, sent_attempt, request: RequestId(self.requests) }) {
+        match self.apply(Op::Cancel(Cancel { target, sent_attempt, request: RequestId(self.requests) })) {
             Answer::Cancel(answer) => answer,
             other => panic!("{other:?}"),
         }
@@ -59,7 +59,7 @@ impl Bench {
     fn reschedule(&mut self, id: TimerId, due: u64, is_begun: bool) -> RescheduleAnswer {
         self.requests += 1;
         let (due, request) = (Time::from_ms(due), RequestId(self.requests));
-        match self.apply(Op::Reschedule { target: Target::Id(id), due, is_begun, request }) {
+        match self.apply(Op::Reschedule(Reschedule { target: Target::Id(id), due, is_begun, request })) {
             Answer::Reschedule(answer) => answer,
             other => panic!("{other:?}"),
         }
@@ -269,7 +269,7 @@ fn a_request_is_answered_the_same_way_for_the_horizon() {
     let t = keyed(1, 60_000);
     let id = b.given(&t);
     let target = Target::Key(t.dest.clone(), t.key.clone().unwrap());
-    let cancel = Op::Cancel { target, sent_attempt: None, request: RequestId(99) };
+    let cancel = Op::Cancel(Cancel { target, sent_attempt: None, request: RequestId(99) });
     let first = b.apply(cancel.clone());
     assert_eq!(first, Answer::Cancel(CancelAnswer::Cancelled(id)));
     let successor = b.given(&keyed(2, 70_000));
@@ -283,11 +283,13 @@ fn a_request_is_answered_the_same_way_for_the_horizon() {
 fn a_repeated_reschedule_does_not_undo_a_later_one() {
     let mut b = Bench::new();
     let id = b.given(&timer(1, 60_000));
-    let move_to = |due, n| Op::Reschedule {
-        target: Target::Id(id),
-        due: Time::from_ms(due),
-        is_begun: false,
-        request: RequestId(n),
+    let move_to = |due, n| {
+        Op::Reschedule(Reschedule {
+            target: Target::Id(id),
+            due: Time::from_ms(due),
+            is_begun: false,
+            request: RequestId(n),
+        })
     };
     let done = Answer::Reschedule(RescheduleAnswer::Rescheduled(id));
     for (due, n) in [(70_000, 1), (80_000, 2), (70_000, 1)] {
@@ -329,11 +331,11 @@ fn taken_timers_are_settled_parked_or_unconfirmed() {
     }
     assert_eq!(b.holder(&t), Some(id));
     assert_eq!(b.cancel(Target::Id(id), Some(1)), CancelAnswer::TooLate(id));
-    assert_eq!(b.apply(Op::Park { id, failed: 0 }), Answer::Done);
+    assert_eq!(b.apply(Op::Park(Park { id, failed: 0 })), Answer::Done);
     assert_eq!(b.apply(Op::take(id, 0)), Answer::Done);
     b.succeed(0);
     assert_eq!(b.apply(Op::take(id, 0)), Answer::Gone, "another epoch took it");
-    assert_eq!(b.apply(Op::Park { id, failed: 0 }), Answer::Gone);
+    assert_eq!(b.apply(Op::Park(Park { id, failed: 0 })), Answer::Gone);
     for _ in 0..2 {
         assert_eq!(b.settle(id, Verdict::Unconfirmed), Answer::Done);
     }
@@ -351,7 +353,7 @@ fn unconfirmed_in_its_own_epoch_is_not_taken_again() {
     b.apply(Op::take(id, 0));
     b.settle(id, Verdict::Unconfirmed);
     assert_eq!(b.apply(Op::take(id, 0)), Answer::Gone);
-    assert_eq!(b.apply(Op::Park { id, failed: 0 }), Answer::Gone);
+    assert_eq!(b.apply(Op::Park(Park { id, failed: 0 })), Answer::Gone);
 }
 
 #[test]
@@ -363,7 +365,7 @@ fn retry_counts_once_and_files_by_tier() {
     let repeat = Verdict::Retry { fire: Time::from_ms(99_000), tier: 1, failed: 1, error: "x".into() };
     assert_eq!(b.settle(id, repeat), Answer::Done);
     assert_eq!(b.at(id), pending(60_000, 1), "a repeat leaves it as it is");
-    b.apply(Op::Park { id, failed: 1 });
+    b.apply(Op::Park(Park { id, failed: 1 }));
     assert_eq!(b.settle(id, retry(2)), Answer::Gone);
 }
 
@@ -387,11 +389,11 @@ fn parked_timers_are_never_covered() {
     let mut b = Bench::new();
     let id = b.given(&timer(1, 2_000));
     b.succeed(3_000);
-    assert_eq!(b.apply(Op::Park { id, failed: 1 }), Answer::Done);
+    assert_eq!(b.apply(Op::Park(Park { id, failed: 1 })), Answer::Done);
     assert_eq!(b.failed(id), 1);
     b.succeed(5_000);
-    assert_eq!(b.apply(Op::Unpark { id, fire: Time::from_ms(4_000) }), Answer::Done);
-    assert_eq!(b.apply(Op::Unpark { id, fire: Time::from_ms(9_000) }), Answer::Done, "it is pending");
+    assert_eq!(b.apply(Op::Unpark(Unpark { id, fire: Time::from_ms(4_000) })), Answer::Done);
+    assert_eq!(b.apply(Op::Unpark(Unpark { id, fire: Time::from_ms(9_000) })), Answer::Done, "it is pending");
     assert_eq!(b.at(id), pending(4_000, 0));
     let Ok(Some(row)) = b.table.row(id) else { panic!("it is there") };
     assert!(!b.ctx.covered(&row), "filed in this epoch");
@@ -405,7 +407,7 @@ fn replay_gives_a_new_budget_and_takes_the_key_back() {
     b.settle(id, dead(3));
     let other = b.given(&keyed(2, 60_000));
     b.ctx.now = Time::from_ms(56_000);
-    let replay = Op::Replay { id, fire: b.ctx.now };
+    let replay = Op::Replay(Replay { id, fire: b.ctx.now });
     assert_eq!(b.apply(replay.clone()), Answer::KeyTaken(other));
     b.settle(other, Verdict::Ack);
     for _ in 0..2 {
@@ -422,7 +424,7 @@ fn replay_of_an_unconfirmed_timer_counts_the_attempt() {
     let mut b = Bench::new();
     let id = b.given(&once(1, 51_000));
     b.apply(Op::take(id, 0));
-    let replay = Op::Replay { id, fire: b.ctx.now };
+    let replay = Op::Replay(Replay { id, fire: b.ctx.now });
     assert_eq!(b.apply(replay.clone()), Answer::Gone, "somebody may still settle it");
     b.settle(id, Verdict::Unconfirmed);
     assert_eq!(b.apply(replay), Answer::Done);
@@ -434,15 +436,15 @@ fn a_purged_timer_does_not_come_back() {
     let mut b = Bench::new();
     let t = timer(1, 51_000);
     let id = b.given(&t);
-    assert_eq!(b.apply(Op::Purge { id }), Answer::Gone, "it is live");
+    assert_eq!(b.apply(Op::Purge(Purge { id })), Answer::Gone, "it is live");
     b.settle(id, dead(1));
-    assert_eq!(b.apply(Op::Purge { id }), Answer::Done);
-    assert_eq!(b.apply(Op::Purge { id }), Answer::Gone);
+    assert_eq!(b.apply(Op::Purge(Purge { id })), Answer::Done);
+    assert_eq!(b.apply(Op::Purge(Purge { id })), Answer::Gone);
     assert_eq!(b.schedule(&t, KeyPolicy::Create), ScheduleAnswer::Ended(Ended::Dead));
     let old = b.given(&timer(2, 51_000));
     b.settle(old, dead(1));
     b.ctx.now = b.ctx.now + limits::REPEAT_HORIZON_MS + 1;
-    b.apply(Op::Purge { id: old });
+    b.apply(Op::Purge(Purge { id: old }));
     assert_eq!(b.ended(old), None, "no repeat is that late");
 }
 
@@ -454,8 +456,9 @@ fn trimming_goes_by_age_and_by_count() {
         b.settle(id, dead(1));
         b.ctx.now = b.ctx.now + 1;
     }
-    let trim =
-        |before, keep, limit| Op::Trim { of: Retained::Dead, before: Time::from_ms(before), keep, limit };
+    let trim = |before, keep, limit| {
+        Op::Trim(Trim { of: Retained::Dead, before: Time::from_ms(before), keep, limit })
+    };
     assert_eq!(b.apply(trim(50_004, 100, 3)), Answer::Trimmed { removed: 3, more: true });
     assert_eq!(b.apply(trim(50_004, 100, 3)), Answer::Trimmed { removed: 1, more: false });
     assert_eq!(b.apply(trim(0, 2, 4)), Answer::Trimmed { removed: 4, more: false });

@@ -1,9 +1,21 @@
-//! What decisions read and write: rows, where they are, and the table that holds them.
+//! What operations decide on: rows, where they are, keys and remembered outcomes.
+//!
+//! Purpose: one implementation of [`crate::ops`] for every store that can read before it writes (the
+//! in-memory model, the embedded store; one that has to be read remotely through a
+//! [`crate::view`]). A store brings a [`Table`]; [`Op::decide`](crate::Op::decide) reads and writes
+//! it and answers.
+//!
+//! Invariant: a decision reads everything it needs before its first write, so an operation that
+//! fails to read changes nothing. A live key names a live timer; a timer that leaves takes its key
+//! along only if the key still names it.
+//!
+//! Not in here: who may write (epoch and nonce), `claimed-until`, batches, files, keeping counts,
+//! refusals for want of memory. Those belong to the store.
 
 use mtimer_types::{DeadReason, Destination, Ended, Epoch, Key, Time, TimerId, limits};
 
-use crate::lane::Census;
-use crate::op::{Answer, Place, RequestId, Retained};
+use crate::answer::{Answer, RequestId};
+use crate::place::{Place, Retained};
 use crate::record::Record;
 
 /// A timer with its whereabouts.
@@ -140,7 +152,7 @@ pub trait Table {
 pub struct Context {
     /// The owner's epoch.
     pub epoch: Epoch,
-    /// See [`crate::op`].
+    /// See [`crate::ops`].
     pub prior_claim: Time,
     /// [`crate::Batch::now`].
     pub now: Time,
@@ -153,37 +165,14 @@ impl Context {
     }
 
     /// Whether the row was taken in the present epoch and may still be settled by its owner.
-    pub(super) fn has_taken(&self, row: &Row) -> bool {
+    pub(crate) fn has_taken(&self, row: &Row) -> bool {
         row.at == At::Taken { epoch: self.epoch }
     }
 
-    pub(super) fn covered(&self, row: &Row) -> bool {
+    pub(crate) fn covered(&self, row: &Row) -> bool {
         match row.at {
             At::Pending { fire, .. } => row.record.covered(fire, self.epoch, self.prior_claim),
             At::Parked | At::Taken { .. } | At::Unconfirmed { .. } | At::Dead { .. } => false,
-        }
-    }
-}
-
-impl Census {
-    /// Moves one count between places.
-    pub fn shift(&mut self, before: Option<At>, after: Option<At>) {
-        if let Some(at) = before {
-            let n = self.of(at);
-            *n = n.saturating_sub(1);
-        }
-        if let Some(at) = after {
-            *self.of(at) += 1;
-        }
-    }
-
-    const fn of(&mut self, at: At) -> &mut u64 {
-        match at {
-            At::Pending { tier: 0, .. } => &mut self.pending,
-            At::Pending { .. } => &mut self.retrying,
-            At::Parked => &mut self.parked,
-            At::Taken { .. } | At::Unconfirmed { .. } => &mut self.taken,
-            At::Dead { .. } => &mut self.dead,
         }
     }
 }

@@ -1,0 +1,88 @@
+//! What each operation is, stated once more: suites and simulations compare what a store does with
+//! this, not with what the operations say of themselves.
+
+use crate::ops::Op;
+
+/// Whether the operation can make the store hold more than before, so that a full store refuses it.
+pub const fn adds(op: &Op) -> bool {
+    match op {
+        Op::Schedule(_) | Op::Reschedule(_) | Op::Replay(_) => true,
+        Op::Cancel(_) | Op::Take(_) | Op::Settle(_) | Op::Park(_) | Op::Unpark(_) => false,
+        Op::Purge(_) | Op::Trim(_) => false,
+    }
+}
+
+/// Whether the answer is one that a client or the delivery of an at-most-once timer rests on, so that
+/// replicas have to confirm it first.
+pub const fn waits(op: &Op) -> bool {
+    match op {
+        Op::Schedule(_) | Op::Reschedule(_) | Op::Replay(_) | Op::Cancel(_) | Op::Take(_) => true,
+        Op::Settle(_) | Op::Park(_) | Op::Unpark(_) | Op::Purge(_) | Op::Trim(_) => false,
+    }
+}
+
+/// Whether a client asks for it.
+pub const fn is_of_client(op: &Op) -> bool {
+    match op {
+        Op::Schedule(_) | Op::Reschedule(_) | Op::Cancel(_) | Op::Replay(_) | Op::Purge(_) => true,
+        Op::Take(_) | Op::Settle(_) | Op::Park(_) | Op::Unpark(_) | Op::Trim(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use mtimer_types::{Destination, KeyPolicy, Target, Time, Timer, TimerId};
+
+    use super::*;
+    use crate::answer::RequestId;
+    use crate::ops::{Cancel, Origin, Park, Purge, Replay, Reschedule, Schedule, Trim, Unpark, Verdict};
+    use crate::place::Retained;
+
+    /// One of each.
+    fn samples() -> [Op; Op::ALL.len()] {
+        let (id, fire, request) = (TimerId::from_u128(7), Time::from_ms(5), RequestId(1));
+        let timer = Arc::new(Timer::new(id, Destination::new("g", "a").unwrap(), fire));
+        let target = Target::Id(id);
+        [
+            Schedule { timer, policy: KeyPolicy::Create }.into(),
+            Cancel { target: target.clone(), sent_attempt: None, request }.into(),
+            Reschedule { target, due: fire, is_begun: false, request }.into(),
+            Op::take(id, 0),
+            Op::settle(id, Verdict::Ack),
+            Park { id, failed: 0 }.into(),
+            Unpark { id, fire }.into(),
+            Replay { id, fire }.into(),
+            Purge { id }.into(),
+            Trim { of: Retained::Dead, before: fire, keep: 0, limit: 1 }.into(),
+        ]
+    }
+
+    #[test]
+    fn operations_are_what_the_suites_expect() {
+        for (op, (name, is)) in samples().iter().zip(Op::ALL) {
+            assert!(format!("{op:?}").starts_with(name), "{name} stands for {op:?}");
+            assert_eq!(*op.is(), is, "{name}");
+            assert_eq!(is.adds, adds(op), "{name} adds");
+            assert_eq!(is.waits, waits(op), "{name} waits");
+            assert_eq!(is.origin != Origin::Owner, is_of_client(op), "{name} is of a client");
+        }
+    }
+
+    #[test]
+    fn the_documentation_lists_what_operations_are() {
+        let document = include_str!("../../../../docs/architecture.md");
+        for (name, is) in Op::ALL {
+            let origin = match is.origin {
+                Origin::Client => "client",
+                Origin::Person => "person",
+                Origin::Owner => "owner",
+            };
+            let [adds, waits, reads, key] = [is.adds, is.waits, is.reads_content, is.takes_key_back]
+                .map(|is| if is { "yes" } else { "" });
+            let row = format!("| `{name}` | {origin} | {adds} | {waits} | {reads} | {key} |");
+            assert!(document.contains(&row), "docs/architecture.md lacks this row: {row}");
+        }
+    }
+}

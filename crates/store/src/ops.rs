@@ -1,0 +1,170 @@
+//! The operations of a partition's owner, and what each one means: one module for each.
+//!
+//! ## Places
+//!
+//! A live timer is in exactly one [`Place`]: *pending* at a time to fire, *parked* until its
+//! destination has credit, or *taken* (an at-most-once timer that was or is about to be sent). A
+//! *dead* one is a dead letter. A live timer holds its key, unless it is taken and unconfirmed; a
+//! dead one holds none.
+//!
+//! ## Repeats
+//!
+//! Every operation is idempotent, because a lane repeats what may or may not have been applied: a
+//! schedule by its id, cancel and reschedule by their [`RequestId`] (whose answer is kept for
+//! [`REPEAT_HORIZON_MS`] at least), everything else by the place it would move the timer to. A
+//! repeat gives the answer of the first time (of a schedule: the same, as not new; of a cancel that
+//! made a dead letter: too late). What would remove a timer finds it gone the second time.
+//!
+//! ## Claims
+//!
+//! `prior_claim` is the highest `claimed-until` that was stored when the owner acquired the
+//! partition. A pending timer is *covered* (a predecessor may have sent it) if its fire time is at
+//! or below `prior_claim`, unless its [`Progress::fresh`] says that it was filed there in the
+//! present epoch. Whenever an operation files a timer as pending with a fire time at or below
+//! `prior_claim` it sets `fresh` to its epoch; filing it above clears it. In any other place
+//! `fresh` means nothing, and a move there may leave it as it was. A parked timer is never covered.
+//! [`Record::attempt`] is 1 + failed attempts, + 1 when covered.
+//!
+//! ## Endings
+//!
+//! Cancelled, replaced and expired timers, and at-most-once timers that were acknowledged, leave an
+//! [`Ended`] under their id for [`REPEAT_HORIZON_MS`]; so does a cancel of an id that is nowhere
+//! ([`Ended::CancelledUnseen`], again with every such cancel). A timer that is purged or trimmed
+//! leaves [`Ended::Dead`], unless it died or became unconfirmed longer than the horizon before
+//! [`Batch::now`]: a schedule that old cannot be repeated. Plain acknowledgements leave none: the
+//! owner's memory is enough.
+//!
+//! [`REPEAT_HORIZON_MS`]: mtimer_types::limits::REPEAT_HORIZON_MS
+
+mod cancel;
+mod operation;
+mod park;
+mod purge;
+mod replay;
+mod reschedule;
+mod schedule;
+mod settle;
+mod steps;
+mod subject;
+mod take;
+mod trim;
+mod unpark;
+
+#[cfg(doc)]
+use mtimer_types::Ended;
+use mtimer_types::{Time, TimerId};
+
+use crate::answer::Answer;
+#[cfg(doc)]
+use crate::answer::RequestId;
+#[cfg(doc)]
+use crate::place::Place;
+use crate::place::Retained;
+#[cfg(doc)]
+use crate::record::{Progress, Record};
+use crate::table::{Context, Table};
+
+pub use self::cancel::Cancel;
+pub use self::operation::{Operation, Origin, Properties};
+pub use self::park::Park;
+pub use self::purge::Purge;
+pub use self::replay::Replay;
+pub use self::reschedule::Reschedule;
+pub use self::schedule::Schedule;
+pub use self::settle::{Settle, Verdict};
+pub use self::subject::Subject;
+pub use self::take::Take;
+pub use self::trim::Trim;
+pub use self::unpark::Unpark;
+
+/// Operations that are applied in order, each one exactly once, each one whole or not at all. A
+/// store may apply them in several steps; a crash in between leaves a prefix. Schedules without a
+/// key that follow each other may change places, which nobody can tell by the outcome.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    /// The cluster clock when the batch was made: the time of death of dead letters, the time at
+    /// which a timer becomes unconfirmed, the start of the repeat horizon.
+    pub now: Time,
+    /// If set, `claimed-until` becomes at least this, before or together with the operations.
+    pub claim: Option<Time>,
+    /// What to do.
+    pub ops: Vec<Op>,
+}
+
+macro_rules! operations {
+    ($($name:ident),* $(,)?) => {
+        /// One operation.
+        #[derive(Clone, PartialEq, Debug)]
+        #[expect(missing_docs, reason = "each variant is the operation of that name")]
+        pub enum Op {
+            $($name($name)),*
+        }
+
+        $(impl From<$name> for Op {
+            fn from(op: $name) -> Self {
+                Self::$name(op)
+            }
+        })*
+
+        impl Op {
+            /// All operations, each by its name, with what it is.
+            pub const ALL: [(&'static str, Properties); [$(stringify!($name)),*].len()] =
+                [$((stringify!($name), <$name as Operation>::IS)),*];
+
+            /// What it is, whatever it is about.
+            pub const fn is(&self) -> &'static Properties {
+                match self {
+                    $(Self::$name(_) => &<$name as Operation>::IS),*
+                }
+            }
+
+            /// What it is about.
+            pub fn subject(&self) -> Subject<'_> {
+                match self {
+                    $(Self::$name(op) => op.subject()),*
+                }
+            }
+
+            /// See [`Operation::removes`].
+            pub fn removes(&self) -> [usize; Retained::COUNT] {
+                match self {
+                    $(Self::$name(op) => op.removes()),*
+                }
+            }
+
+            /// See [`Operation::decide`].
+            ///
+            /// # Errors
+            ///
+            /// The table's, if a read or a write of it fails.
+            pub fn decide<T: Table>(&self, table: &mut T, ctx: &Context) -> Result<Answer, T::Error> {
+                match self {
+                    $(Self::$name(op) => op.decide(table, ctx)),*
+                }
+            }
+        }
+    };
+}
+
+operations!(Schedule, Cancel, Reschedule, Take, Settle, Park, Unpark, Replay, Purge, Trim);
+
+impl Op {
+    /// A [`Take`] of a timer that is not in memory.
+    pub const fn take(id: TimerId, failed: u32) -> Self {
+        Self::Take(Take { id, failed, timer: None })
+    }
+
+    /// A [`Settle`] of a timer that is not in memory.
+    pub const fn settle(id: TimerId, verdict: Verdict) -> Self {
+        Self::Settle(Settle { id, verdict, timer: None })
+    }
+
+    /// The timer that the operation names by its id: of one that names a key, only the partition
+    /// knows which it is.
+    pub fn id(&self) -> Option<TimerId> {
+        self.subject().id()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,107 @@
+//! Cancel: a client takes a timer back.
+
+use mtimer_types::{DeadReason, Ended, Target, TimerId};
+
+use super::operation::{Operation, Origin, Properties};
+use super::steps::{dead_letter, end, resolve, untouched};
+use super::subject::Subject;
+use crate::answer::{Answer, CancelAnswer, RequestId};
+use crate::place::Retained;
+#[cfg(doc)]
+use crate::record::{Progress, Record};
+use crate::table::{At, Context, Table};
+
+/// Removes a timer that was not and will not be delivered; stops the future attempts of any
+/// other.
+///
+/// A delivery is under way if `sent_attempt` is above the record's failed attempts; otherwise
+/// that attempt's outcome has been stored since the request was made. In this order:
+///
+/// - Dead, unconfirmed, or taken in another epoch: nothing changes, too late.
+/// - A delivery is under way: too late. A pending or parked timer gets [`Progress::stopped`].
+/// - [`Record::attempt`] is 1 (so not covered) and not stopped: removed, leaves
+///   [`Ended::Cancelled`]. So is a timer that this epoch has taken: without a delivery under
+///   way it was not sent. (A covered attempt counts as failed once it is taken.)
+/// - Any other becomes a dead letter for [`DeadReason::Stopped`] (a covered attempt counts as
+///   failed there): too late, [`CancelAnswer::Died`].
+#[derive(Clone, PartialEq, Debug)]
+pub struct Cancel {
+    /// Which.
+    pub target: Target,
+    /// The attempt that the owner has sent and has not seen settled, if any.
+    pub sent_attempt: Option<u32>,
+    /// For repeats.
+    pub request: RequestId,
+}
+
+impl Operation for Cancel {
+    const IS: Properties = Properties {
+        origin: Origin::Client,
+        adds: false,
+        waits: true,
+        reads_content: false,
+        takes_key_back: false,
+    };
+
+    fn subject(&self) -> Subject<'_> {
+        Subject::Named { target: &self.target, request: self.request }
+    }
+
+    fn removes(&self) -> [usize; Retained::COUNT] {
+        [0, 0]
+    }
+
+    fn decide<T: Table>(&self, table: &mut T, ctx: &Context) -> Result<Answer, T::Error> {
+        if let Some(answer @ Answer::Cancel(_)) = table.answered(self.request, ctx.now)? {
+            return Ok(answer);
+        }
+        let answer = cancel(table, ctx, self)?;
+        table.set_answered(self.request, &Answer::Cancel(answer.to_repeat()), ctx.now)?;
+        Ok(Answer::Cancel(answer))
+    }
+}
+
+/// What a cancel that is no repeat does.
+fn cancel<T: Table>(table: &mut T, ctx: &Context, cancel: &Cancel) -> Result<CancelAnswer, T::Error> {
+    let Some(id) = resolve(table, &cancel.target)? else { return Ok(CancelAnswer::NotFound) };
+    let Some(row) = table.row(id)? else { return cancel_unseen(table, ctx, id) };
+    let under_way = cancel.sent_attempt.is_some_and(|attempt| attempt > row.record.progress.failed);
+    // The cases of `Op::Cancel`. In the first arm nothing changes: dead, unconfirmed (never one
+    // that this epoch has taken), taken in another epoch, or taken in this one and under way.
+    match row.at {
+        At::Taken { .. } | At::Unconfirmed { .. } | At::Dead { .. } if under_way || !ctx.has_taken(&row) => {
+            Ok(CancelAnswer::TooLate(id))
+        }
+        _ if under_way => {
+            let mut after = row.clone();
+            after.record.progress.stopped = true;
+            table.put(Some(&row), after)?;
+            Ok(CancelAnswer::TooLate(id))
+        }
+        _ if untouched(ctx, &row) => {
+            end(table, ctx, &row, Some(Ended::Cancelled))?;
+            Ok(CancelAnswer::Cancelled(id))
+        }
+        _ => {
+            let mut record = row.record.clone();
+            let failed = record.attempt(ctx.covered(&row)).saturating_sub(1);
+            record.progress.failed = failed;
+            dead_letter(table, ctx, &row, record, DeadReason::Stopped)?;
+            Ok(CancelAnswer::Died { id, failed })
+        }
+    }
+}
+
+/// A cancel that overtook its schedule must win over it.
+fn cancel_unseen<T: Table>(table: &mut T, ctx: &Context, id: TimerId) -> Result<CancelAnswer, T::Error> {
+    match table.ended(id, ctx.now)? {
+        Some(Ended::Cancelled) => Ok(CancelAnswer::Cancelled(id)),
+        Some(Ended::Acknowledged | Ended::Replaced | Ended::Expired | Ended::Dead) => {
+            Ok(CancelAnswer::NotFound)
+        }
+        Some(Ended::CancelledUnseen) | None => {
+            table.set_ended(id, Ended::CancelledUnseen, ctx.now)?;
+            Ok(CancelAnswer::NotFound)
+        }
+    }
+}

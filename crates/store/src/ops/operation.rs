@@ -1,0 +1,52 @@
+//! What the module of an operation has to say.
+
+use super::subject::Subject;
+use crate::answer::Answer;
+use crate::place::Retained;
+use crate::table::{Context, Table};
+
+/// Who asks for an operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// An application. It repeats what was not answered: see *Repeats* in [`crate::ops`].
+    Client,
+    /// A person, through a client. A repeat finds the timer where the first one has put it.
+    Person,
+    /// The partition's owner, on its own account.
+    Owner,
+}
+
+/// What an operation is, whatever it is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Properties {
+    /// Who asks for it.
+    pub origin: Origin,
+    /// It can make the store hold more than before: a full store refuses it.
+    pub adds: bool,
+    /// At the level `redis-replicated` its answer waits for replicas.
+    pub waits: bool,
+    /// Its outcome depends on the content of the timer that a key names, and not on its place alone.
+    pub reads_content: bool,
+    /// It takes a key back that the timer had; only the store knows which.
+    pub takes_key_back: bool,
+}
+
+/// One kind of operation.
+pub trait Operation {
+    /// What it is.
+    const IS: Properties;
+
+    /// What it is about.
+    fn subject(&self) -> Subject<'_>;
+
+    /// The most retained timers of each kind ([`Retained`]) that it can make leave. It depends on
+    /// the operation alone.
+    fn removes(&self) -> [usize; Retained::COUNT];
+
+    /// Decides, and carries it out.
+    ///
+    /// # Errors
+    ///
+    /// The table's, if a read or a write of it fails.
+    fn decide<T: Table>(&self, table: &mut T, ctx: &Context) -> Result<Answer, T::Error>;
+}

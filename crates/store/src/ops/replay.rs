@@ -1,0 +1,68 @@
+//! Replay: a person has a dead letter delivered again.
+
+use std::sync::Arc;
+
+use mtimer_types::{Time, TimerId};
+
+use super::operation::{Operation, Origin, Properties};
+use super::steps::file;
+use super::subject::Subject;
+use crate::answer::Answer;
+use crate::place::Retained;
+use crate::table::{At, Context, Table};
+
+/// Files a dead or unconfirmed timer as pending at `fire`, tier 0, with a new retry budget
+/// ([`Progress::budget_from`](crate::Progress::budget_from) becomes its failed attempts; an unconfirmed one counts one more),
+/// not stopped, without a deadline that is before [`Batch::now`](crate::Batch::now). It takes its key back; if
+/// that names another live timer: [`Answer::KeyTaken`], nothing changes. Done also if it is
+/// pending; else gone.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Replay {
+    /// Which.
+    pub id: TimerId,
+    /// Usually now.
+    pub fire: Time,
+}
+
+impl Operation for Replay {
+    const IS: Properties = Properties {
+        origin: Origin::Person,
+        adds: true,
+        waits: true,
+        reads_content: false,
+        takes_key_back: true,
+    };
+
+    fn subject(&self) -> Subject<'_> {
+        Subject::Timer(self.id)
+    }
+
+    fn removes(&self) -> [usize; Retained::COUNT] {
+        [1, 1]
+    }
+
+    fn decide<T: Table>(&self, table: &mut T, ctx: &Context) -> Result<Answer, T::Error> {
+        let Some(row) = table.row(self.id)? else { return Ok(Answer::Gone) };
+        let unconfirmed = match row.at {
+            At::Dead { .. } => false,
+            At::Unconfirmed { .. } => true,
+            At::Pending { .. } => return Ok(Answer::Done),
+            At::Parked | At::Taken { .. } => return Ok(Answer::Gone),
+        };
+        if let Some((dest, key)) = row.key() {
+            match table.key(dest, key)? {
+                Some(holder) if holder != self.id => return Ok(Answer::KeyTaken(holder)),
+                _ => table.set_key(dest, key, Some(self.id))?,
+            }
+        }
+        let mut record = row.record.clone();
+        record.progress.failed = record.progress.failed.saturating_add(u32::from(unconfirmed));
+        record.progress.budget_from = record.progress.failed;
+        record.progress.stopped = false;
+        if record.timer.is_past_deadline(ctx.now) {
+            Arc::make_mut(&mut record.timer).deadline = None;
+        }
+        file(table, ctx, Some(&row), record, self.fire, 0)?;
+        Ok(Answer::Done)
+    }
+}

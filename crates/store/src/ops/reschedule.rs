@@ -1,0 +1,72 @@
+//! Reschedule: a client gives a timer another due time.
+
+use mtimer_types::{Target, Time};
+
+use super::operation::{Operation, Origin, Properties};
+use super::steps::{file, has_not_begun, resolve};
+use super::subject::Subject;
+use crate::answer::{Answer, RequestId, RescheduleAnswer};
+use crate::place::Retained;
+use crate::table::{Context, Table};
+
+/// Files a pending or parked timer of attempt 1 as pending at `due`, tier 0, which becomes its
+/// due time. Anything else (in flight, covered, retried, stopped, taken, dead): too late,
+/// nothing changes. This is looked at before the deadline.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Reschedule {
+    /// Which.
+    pub target: Target,
+    /// The new due time.
+    pub due: Time,
+    /// The owner has an unsettled delivery of it, or knows of an earlier one.
+    pub is_begun: bool,
+    /// For repeats.
+    pub request: RequestId,
+}
+
+impl Operation for Reschedule {
+    const IS: Properties = Properties {
+        origin: Origin::Client,
+        adds: true,
+        waits: true,
+        reads_content: true,
+        takes_key_back: false,
+    };
+
+    fn subject(&self) -> Subject<'_> {
+        Subject::Named { target: &self.target, request: self.request }
+    }
+
+    fn removes(&self) -> [usize; Retained::COUNT] {
+        [0, 0]
+    }
+
+    fn decide<T: Table>(&self, table: &mut T, ctx: &Context) -> Result<Answer, T::Error> {
+        if let Some(answer @ Answer::Reschedule(_)) = table.answered(self.request, ctx.now)? {
+            return Ok(answer);
+        }
+        let answer = reschedule(table, ctx, self).map(Answer::Reschedule)?;
+        table.set_answered(self.request, &answer, ctx.now)?;
+        Ok(answer)
+    }
+}
+
+/// What a reschedule that is no repeat does.
+fn reschedule<T: Table>(
+    table: &mut T,
+    ctx: &Context,
+    edit: &Reschedule,
+) -> Result<RescheduleAnswer, T::Error> {
+    let Some(id) = resolve(table, &edit.target)? else { return Ok(RescheduleAnswer::NotFound) };
+    let Some(row) = table.row(id)? else { return Ok(RescheduleAnswer::NotFound) };
+    if edit.is_begun || !has_not_begun(ctx, &row) {
+        return Ok(RescheduleAnswer::TooLate(id));
+    }
+    if row.record.timer.is_past_deadline(edit.due) {
+        return Ok(RescheduleAnswer::PastDeadline(id));
+    }
+    let mut record = row.record.clone();
+    record.reschedule(edit.due, ctx.now);
+    file(table, ctx, Some(&row), record, edit.due, 0)?;
+    Ok(RescheduleAnswer::Rescheduled(id))
+}

@@ -1,0 +1,188 @@
+//! Settle: what becomes of a timer after a delivery, or in place of one.
+
+use std::sync::Arc;
+
+use mtimer_types::{DeadReason, Ended, Mode, Time, Timer, TimerId};
+
+use super::operation::{Operation, Origin, Properties};
+use super::steps::{dead_letter, end, file, free_key};
+use super::subject::Subject;
+use crate::answer::Answer;
+use crate::place::Retained;
+use crate::record::{Progress, cut_error};
+use crate::table::{At, Context, Row, Table};
+
+/// Ends or continues a timer after a delivery, a missed deadline or a lost client. See
+/// [`Verdict`].
+#[derive(Clone, PartialEq, Debug)]
+pub struct Settle {
+    /// Which.
+    pub id: TimerId,
+    /// How.
+    pub verdict: Verdict,
+    /// The timer, if the owner has it in memory. A store may remove it by this without reading
+    /// it first: nearly all timers end so.
+    pub timer: Option<Arc<Timer>>,
+}
+
+/// What becomes of a timer after a delivery (or in place of one).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// Done: removes a pending, parked or taken timer and frees its key. Gone if dead or nowhere.
+    Ack,
+    /// An `ok` for a delivery that this owner does not remember: like `Ack`, if a delivery with
+    /// this number can have happened (failed attempts >= `attempt`, or `attempt` <= failed + 1 and
+    /// covered, or taken); else gone. Attempts count from 1: 0 is gone.
+    LateAck {
+        /// The attempt it answers.
+        attempt: u32,
+    },
+    /// Files a pending timer as pending at `fire` in `tier`, with `failed` failed attempts and the
+    /// error. A record that has that many failed attempts already is left as it is (a repeat). A
+    /// stopped timer becomes a dead letter for [`DeadReason::Stopped`] instead ([`Answer::Died`]).
+    /// Gone if it is not pending.
+    Retry {
+        /// When.
+        fire: Time,
+        /// The tier, 1..=32.
+        tier: u8,
+        /// Failed attempts, this one included.
+        failed: u32,
+        /// The handler's words, or what went wrong; at most 512 bytes (a longer text is cut), empty
+        /// for none.
+        error: Box<str>,
+    },
+    /// Moves a pending, parked or taken timer to the dead letters and frees its key. Done also if
+    /// dead.
+    Dead {
+        /// Why.
+        reason: DeadReason,
+        /// Failed attempts, this one included.
+        failed: u32,
+        /// The last error; at most 512 bytes (a longer text is cut), empty for none.
+        error: Box<str>,
+    },
+    /// Its deadline passed before it was sent: removes a pending or parked timer, or one that this
+    /// epoch has taken and not sent (nor unconfirmed), frees its key, leaves [`Ended::Expired`].
+    Expired,
+    /// Nobody will settle this taken timer: frees its key and makes it unconfirmed as of
+    /// [`Batch::now`](crate::Batch::now); it stays until a late ok, a replay, a purge or a trim. Done also if so
+    /// already; gone if it is not taken.
+    Unconfirmed,
+}
+
+impl Operation for Settle {
+    const IS: Properties = Properties {
+        origin: Origin::Owner,
+        adds: false,
+        waits: false,
+        reads_content: false,
+        takes_key_back: false,
+    };
+
+    fn subject(&self) -> Subject<'_> {
+        Subject::Timer(self.id)
+    }
+
+    fn removes(&self) -> [usize; Retained::COUNT] {
+        match self.verdict {
+            Verdict::Ack | Verdict::LateAck { .. } | Verdict::Dead { .. } => [0, 1],
+            Verdict::Retry { .. } | Verdict::Expired | Verdict::Unconfirmed => [0, 0],
+        }
+    }
+
+    fn decide<T: Table>(&self, table: &mut T, ctx: &Context) -> Result<Answer, T::Error> {
+        let Some(row) = table.row(self.id)? else { return Ok(Answer::Gone) };
+        match &self.verdict {
+            Verdict::Ack => ack(table, ctx, &row),
+            Verdict::LateAck { attempt } if can_have_happened(ctx, &row, *attempt) => ack(table, ctx, &row),
+            Verdict::LateAck { .. } => Ok(Answer::Gone),
+            Verdict::Retry { fire, tier, failed, error } => {
+                retry(table, ctx, &row, *fire, *tier, *failed, error)
+            }
+            Verdict::Dead { reason, failed, error } => {
+                if !matches!(row.at, At::Dead { .. }) {
+                    let mut record = row.record.clone();
+                    fail(&mut record.progress, *failed, error);
+                    dead_letter(table, ctx, &row, record, *reason)?;
+                }
+                Ok(Answer::Done)
+            }
+            Verdict::Expired => match row.at {
+                At::Taken { .. } | At::Unconfirmed { .. } | At::Dead { .. } if !ctx.has_taken(&row) => {
+                    Ok(Answer::Gone)
+                }
+                _ => {
+                    end(table, ctx, &row, Some(Ended::Expired))?;
+                    Ok(Answer::Done)
+                }
+            },
+            Verdict::Unconfirmed => unconfirm(table, ctx, &row),
+        }
+    }
+}
+
+fn ack<T: Table>(table: &mut T, ctx: &Context, row: &Row) -> Result<Answer, T::Error> {
+    if matches!(row.at, At::Dead { .. }) {
+        return Ok(Answer::Gone);
+    }
+    let remember = row.record.timer.mode == Mode::AtMostOnce;
+    end(table, ctx, row, remember.then_some(Ended::Acknowledged))?;
+    Ok(Answer::Done)
+}
+
+fn can_have_happened(ctx: &Context, row: &Row, attempt: u32) -> bool {
+    let failed = row.record.progress.failed;
+    let sent = match row.at {
+        At::Pending { .. } | At::Parked => {
+            failed >= attempt || (ctx.covered(row) && attempt <= failed.saturating_add(1))
+        }
+        At::Taken { .. } | At::Unconfirmed { .. } => true,
+        At::Dead { .. } => false,
+    };
+    // Attempts count from 1.
+    sent && attempt >= 1
+}
+
+fn retry<T: Table>(
+    table: &mut T,
+    ctx: &Context,
+    row: &Row,
+    fire: Time,
+    tier: u8,
+    failed: u32,
+    error: &str,
+) -> Result<Answer, T::Error> {
+    if !matches!(row.at, At::Pending { .. }) {
+        return Ok(Answer::Gone);
+    }
+    if row.record.progress.failed >= failed {
+        return Ok(Answer::Done);
+    }
+    let mut record = row.record.clone();
+    fail(&mut record.progress, failed, error);
+    if record.progress.stopped {
+        dead_letter(table, ctx, row, record, DeadReason::Stopped)?;
+        return Ok(Answer::Died);
+    }
+    file(table, ctx, Some(row), record, fire, tier)?;
+    Ok(Answer::Done)
+}
+
+fn fail(progress: &mut Progress, failed: u32, error: &str) {
+    progress.failed = failed;
+    progress.last_error = (!error.is_empty()).then(|| cut_error(error));
+}
+
+fn unconfirm<T: Table>(table: &mut T, ctx: &Context, row: &Row) -> Result<Answer, T::Error> {
+    match row.at {
+        At::Taken { epoch } => {
+            free_key(table, row)?;
+            let at = At::Unconfirmed { epoch, since: ctx.now };
+            table.put(Some(row), Row { record: row.record.clone(), at })?;
+            Ok(Answer::Done)
+        }
+        At::Unconfirmed { .. } => Ok(Answer::Done),
+        At::Pending { .. } | At::Parked | At::Dead { .. } => Ok(Answer::Gone),
+    }
+}

@@ -1,0 +1,57 @@
+//! Take: an at-most-once timer is about to be sent.
+
+use std::sync::Arc;
+
+use mtimer_types::{Mode, Timer, TimerId};
+
+use super::operation::{Operation, Origin, Properties};
+use super::subject::Subject;
+use crate::answer::Answer;
+use crate::place::Retained;
+use crate::table::{At, Context, Row, Table};
+
+/// Moves a pending or parked at-most-once timer to *taken* under this epoch. It keeps its key.
+/// Done also if this epoch has already taken it (and it is not unconfirmed); gone if it is
+/// anywhere else or nowhere, or at-least-once.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Take {
+    /// Which.
+    pub id: TimerId,
+    /// Becomes its [`Progress::failed`](crate::Progress::failed) (so that a covered attempt stays counted).
+    pub failed: u32,
+    /// The timer, if the owner has it in memory, and its record has nothing more to keep
+    /// ([`Record::accepted`](crate::Record::accepted)): a store need not read it.
+    pub timer: Option<Arc<Timer>>,
+}
+
+impl Operation for Take {
+    const IS: Properties = Properties {
+        origin: Origin::Owner,
+        adds: false,
+        waits: true,
+        reads_content: false,
+        takes_key_back: false,
+    };
+
+    fn subject(&self) -> Subject<'_> {
+        Subject::Timer(self.id)
+    }
+
+    fn removes(&self) -> [usize; Retained::COUNT] {
+        [0, 0]
+    }
+
+    fn decide<T: Table>(&self, table: &mut T, ctx: &Context) -> Result<Answer, T::Error> {
+        let Some(row) = table.row(self.id)? else { return Ok(Answer::Gone) };
+        match row.at {
+            At::Pending { .. } | At::Parked if row.record.timer.mode == Mode::AtMostOnce => {
+                let mut record = row.record.clone();
+                record.progress.failed = self.failed;
+                table.put(Some(&row), Row { record, at: At::Taken { epoch: ctx.epoch } })?;
+                Ok(Answer::Done)
+            }
+            At::Taken { .. } if ctx.has_taken(&row) => Ok(Answer::Done),
+            _ => Ok(Answer::Gone),
+        }
+    }
+}

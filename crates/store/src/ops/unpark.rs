@@ -1,0 +1,49 @@
+//! Unpark: somebody takes the destination's timers again.
+
+use mtimer_types::{Time, TimerId};
+
+use super::operation::{Operation, Origin, Properties};
+use super::steps::file;
+use super::subject::Subject;
+use crate::answer::Answer;
+use crate::place::Retained;
+use crate::table::{At, Context, Table};
+
+/// Files a parked timer as pending at `fire`, tier 0. Done also if it is pending; else gone.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Unpark {
+    /// Which.
+    pub id: TimerId,
+    /// Usually now.
+    pub fire: Time,
+}
+
+impl Operation for Unpark {
+    const IS: Properties = Properties {
+        origin: Origin::Owner,
+        adds: false,
+        waits: false,
+        reads_content: false,
+        takes_key_back: false,
+    };
+
+    fn subject(&self) -> Subject<'_> {
+        Subject::Timer(self.id)
+    }
+
+    fn removes(&self) -> [usize; Retained::COUNT] {
+        [0, 0]
+    }
+
+    fn decide<T: Table>(&self, table: &mut T, ctx: &Context) -> Result<Answer, T::Error> {
+        let Some(row) = table.row(self.id)? else { return Ok(Answer::Gone) };
+        match row.at {
+            At::Parked => {
+                file(table, ctx, Some(&row), row.record.clone(), self.fire, 0)?;
+                Ok(Answer::Done)
+            }
+            At::Pending { .. } => Ok(Answer::Done),
+            At::Taken { .. } | At::Unconfirmed { .. } | At::Dead { .. } => Ok(Answer::Gone),
+        }
+    }
+}
