@@ -60,15 +60,17 @@ fn next_merge(space: &Keyspace) -> u64 {
 
 /// Bytes that the largest of the next merges reads, by the sizes of the levels: all of the newest
 /// and what overlaps in the one below it, which is most, since the newest rows of all partitions are
-/// in each table; or a part of two lower levels. If all lower levels are full, the newest goes to
-/// one of its own above them.
+/// in each table; or two lower levels, of the upper of which it may be all: a table below that
+/// reaches from one partition into the next covers whatever the former has above. If all lower levels
+/// are full, the newest goes to one of its own above them.
 fn largest_merge(mut levels: impl Iterator<Item = u64>) -> u64 {
     let newest = levels.next().unwrap_or(0);
     let lower: Vec<u64> = levels.filter(|bytes| *bytes > 0).collect();
     let capacities = std::iter::successors(Some(BASE_BYTES), |bytes| bytes.checked_mul(10));
     let are_full = lower.iter().zip(capacities).all(|(bytes, capacity)| *bytes > capacity);
     let next = lower.first().filter(|_| !are_full).copied().unwrap_or(0);
-    newest + next.max(lower.iter().sum::<u64>().min(3 * BASE_BYTES))
+    let lowest = lower.windows(2).map(|levels| levels[0] + BASE_BYTES).max().unwrap_or(0);
+    newest + next.max(lowest)
 }
 
 pub(crate) struct Tree {
@@ -382,8 +384,8 @@ mod tests {
     fn the_largest_merge_follows_from_the_levels() {
         assert_eq!(largest([0; 7]), 0);
         assert_eq!(largest([40, 0, 0, 0, 0, 0, 10]), 50, "with all of a level that is not full");
-        assert_eq!(largest([40, 0, 0, 0, 0, 0, 900]), 88, "to a level of its own above one that is");
-        assert_eq!(largest([40, 0, 0, 0, 0, 84, 100]), 124, "the first is full, not the next");
-        assert_eq!(largest([0, 0, 0, 0, 12, 150, 900]), 48, "a part of two levels");
+        assert_eq!(largest([40, 0, 0, 0, 0, 0, 900]), 40, "to a level of its own above one that is");
+        assert_eq!(largest([40, 0, 0, 0, 0, 84, 100]), 140, "the first is full, not the next");
+        assert_eq!(largest([0, 0, 0, 0, 12, 150, 900]), 166, "all of a lower level, and a table below");
     }
 }

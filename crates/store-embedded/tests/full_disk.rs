@@ -277,8 +277,7 @@ async fn fills_and_parks() {
 #[test]
 fn a_full_disk_parks_all_that_it_holds() {
     let sizes: &[(u64, usize)] = if long() {
-        // With 2 GiB a merge can be too large for what is left (docs/operations.md).
-        &[(288, 100), (288, 1_000), (700, 100), (700, 1_000), (700, 16_000)]
+        &[(288, 100), (288, 1_000), (700, 100), (700, 1_000), (700, 16_000), (2_048, 1_000), (2_048, 16_000)]
     } else {
         &[(288, 4_096)]
     };
