@@ -325,7 +325,7 @@ async fn fail_during_release(site: &mut LosingStore, owner: &Owner) -> Result<()
 /// waits a second at most, in which a busy machine may not get so far: then with another one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_during_a_release_loses_nothing() {
-    for _ in 0..5 {
+    for _ in 0..20 {
         let mut site = LosingStore::failover().await;
         let owner = owner(&site, 64 << 20).await;
         site.begin_to_lose();
@@ -344,7 +344,7 @@ async fn a_failover_during_a_release_loses_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_whose_acquisition_is_lost_says_so() {
     let lines = Lines::collect();
-    for _ in 0..5 {
+    for _ in 0..20 {
         let mut site = LosingStore::failover().await;
         let store = connect(RedisOptions::new(site.urls(), "t")).await;
         site.begin_to_lose();
