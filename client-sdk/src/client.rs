@@ -145,7 +145,7 @@ impl Client {
         let (mut timer, policy) = self.resolve(schedule)?;
         let (id, span) = (timer.id, trace::schedule(&timer));
         Carried::of(&span).inject(&mut timer);
-        let request = self.request(RequestOp::Schedule(ops::Schedule { timer: Arc::new(timer), policy }));
+        let request = self.request(ops::Schedule { timer: Arc::new(timer), policy });
         let result = scheduled(id, request.instrument(span.clone()).await);
         trace::scheduled(&span, &result);
         result
@@ -175,7 +175,7 @@ impl Client {
                 Ok((mut timer, policy)) => {
                     let id = timer.id;
                     carried.inject(&mut timer);
-                    ops.push(RequestOp::Schedule(ops::Schedule { timer: Arc::new(timer), policy }));
+                    ops.push(ops::Schedule { timer: Arc::new(timer), policy }.into());
                     Ok(id)
                 }
                 Err(error) => Err(error.into()),
@@ -212,10 +212,7 @@ impl Client {
     ///
     /// Dropping the future breaks nothing; a request that was sent may be done all the same.
     pub async fn cancel(&self, target: impl Into<Target>) -> Result<Cancelled, RequestError> {
-        match self
-            .request(RequestOp::Cancel(ops::Cancel { target: target.into(), request: rand::random() }))
-            .await?
-        {
+        match self.request(ops::Cancel { target: target.into(), request: rand::random() }).await? {
             OpReply::Cancelled(id) => Ok(Cancelled::Cancelled(id)),
             OpReply::TooLate(id) => Ok(Cancelled::TooLate(id)),
             OpReply::NotFound => Ok(Cancelled::NotFound),
@@ -250,8 +247,7 @@ impl Client {
         when: impl Into<When>,
     ) -> Result<Rescheduled, RequestError> {
         let due = when.into().time(self.now());
-        let op =
-            RequestOp::Reschedule(ops::Reschedule { target: target.into(), due, request: rand::random() });
+        let op = ops::Reschedule { target: target.into(), due, request: rand::random() };
         match self.request(op).await? {
             OpReply::Rescheduled(id) => Ok(Rescheduled::Rescheduled(id)),
             OpReply::TooLate(id) => Ok(Rescheduled::TooLate(id)),
@@ -344,8 +340,8 @@ impl Client {
         Ok(schedule.resolve(now, |dest, key, due| spread.id(dest, key, due, now))?)
     }
 
-    pub(crate) async fn request(&self, op: RequestOp) -> Result<OpReply, RequestError> {
-        self.state().request(op).await
+    pub(crate) async fn request(&self, op: impl Into<RequestOp>) -> Result<OpReply, RequestError> {
+        self.state().request(op.into()).await
     }
 
     pub(crate) async fn query(&self, query: Query) -> Result<QueryAnswer, RequestError> {

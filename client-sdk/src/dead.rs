@@ -1,7 +1,7 @@
 //! Dead letters and unconfirmed timers: listing, replaying, purging.
 
 use mtimer_protocol::ops;
-use mtimer_protocol::{DeadRow, OpReply, RequestOp, UnconfirmedRow};
+use mtimer_protocol::{DeadRow, OpReply, UnconfirmedRow};
 use mtimer_types::TimerId;
 
 use crate::answer::{DeadFilter, Replayed};
@@ -43,7 +43,7 @@ impl Client {
     ///
     /// Dropping the future breaks nothing; a request that was sent may be done all the same.
     pub async fn replay(&self, id: TimerId) -> Result<Replayed, RequestError> {
-        replayed(self.request(RequestOp::Replay(ops::Replay { id })).await)
+        replayed(self.request(ops::Replay { id }).await)
     }
 
     /// Replays many timers; returns one answer for each, in the same order.
@@ -56,7 +56,7 @@ impl Client {
     ///
     /// Dropping the future breaks nothing; a request that was sent may be done all the same.
     pub async fn replay_all(&self, ids: Vec<TimerId>) -> Vec<Result<Replayed, RequestError>> {
-        let ops = ids.into_iter().map(|id| RequestOp::Replay(ops::Replay { id }));
+        let ops = ids.into_iter().map(|id| ops::Replay { id }.into());
         self.state().request_all(ops).await.into_iter().map(replayed).collect()
     }
 
@@ -71,7 +71,7 @@ impl Client {
     ///
     /// Dropping the future breaks nothing; a request that was sent may be done all the same.
     pub async fn purge(&self, id: TimerId) -> Result<bool, RequestError> {
-        purged(self.request(RequestOp::Purge(ops::Purge { id })).await)
+        purged(self.request(ops::Purge { id }).await)
     }
 
     /// Purges many timers; returns one answer for each, in the same order.
@@ -84,7 +84,7 @@ impl Client {
     ///
     /// Dropping the future breaks nothing; a request that was sent may be done all the same.
     pub async fn purge_all(&self, ids: Vec<TimerId>) -> Vec<Result<bool, RequestError>> {
-        let ops = ids.into_iter().map(|id| RequestOp::Purge(ops::Purge { id }));
+        let ops = ids.into_iter().map(|id| ops::Purge { id }.into());
         self.state().request_all(ops).await.into_iter().map(purged).collect()
     }
 }

@@ -1,8 +1,9 @@
 //! The messages of protocol version 1.
 //!
 //! The order of variants and fields is the wire format: new ones go to the end, and, once version 1
-//! is released, only with a new [`VERSION`]. [`ClientMessage::Hello`], [`ServerMessage::Welcome`] and [`ServerMessage::Refused`]
-//! keep their place for ever. What they carry is in `request`, `query`, `delivery` and `cluster`.
+//! is released, only with a new [`VERSION`]. [`ClientMessage::Hello`], [`ServerMessage::Welcome`]
+//! and [`ServerMessage::Refused`] keep their place for ever. What they carry is in `request`,
+//! `ops`, `reply`, `query`, `delivery` and `cluster`.
 
 use std::fmt;
 

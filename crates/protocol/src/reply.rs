@@ -5,10 +5,7 @@
 use mtimer_types::{Ended, TimerId};
 use serde::{Deserialize, Serialize};
 
-#[cfg(doc)]
-use crate::ops::RequestOp;
-
-/// The answer to one [`RequestOp`].
+/// The answer to one [`RequestOp`](crate::RequestOp).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum OpReply {
     /// Schedule: stored at the broker's durability level.

@@ -44,8 +44,8 @@ pub(crate) fn keys_below(partition: PartitionId, floor: u64) -> (Vec<u8>, Vec<u8
 }
 
 /// The tables in `from..to`, where all rows are deleted, whose ranges of keys can be dropped: each
-/// with every table that lies within it. `has_rows` says whether the table of this number has any in
-/// the range of another one.
+/// with every table that lies within it. `has_rows` says whether the table of this number has any
+/// in the range of another one.
 pub(crate) fn droppable<'a>(
     tables: &'a [TableKeys<'a>],
     from: &'a [u8],

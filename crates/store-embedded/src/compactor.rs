@@ -167,8 +167,8 @@ impl CompactorState {
     }
 
     /// Bytes that a merge may take; `None`: it cannot be seen. A part of what is free it may take
-    /// also if that is for others: it gives back what it takes, and without merges space never comes
-    /// back.
+    /// also if that is for others: it gives back what it takes, and without merges space never
+    /// comes back.
     pub(crate) fn available(&self) -> Option<u64> {
         let free = self.free()?;
         Some(free.saturating_sub(self.floor.load(Ordering::Relaxed)).max(free / MERGE_SHARE))
@@ -284,7 +284,8 @@ struct Upkeep {
     /// The memory table that was seen last, and since when.
     memtable: u64,
     memtable_since: Instant,
-    /// The tables that were looked at last and needed nothing, or had too little space for it; and when.
+    /// The tables that were looked at last and needed nothing, or had too little space for it; and
+    /// when.
     settled: Option<(u64, Instant)>,
     /// When a merge had too little space last.
     paused: Option<Instant>,

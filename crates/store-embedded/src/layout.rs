@@ -19,8 +19,8 @@
 //! nodes, where comparing them costs no step through memory.
 //!
 //! A place's own in `queues`: taken: epoch (8), zero (1); unconfirmed: epoch (8), since when (6);
-//! dead: reason (1), died (6). `order` is a number that rises with every timer that is put on a queue
-//! of the partition.
+//! dead: reason (1), died (6). `order` is a number that rises with every timer that is put on a
+//! queue of the partition.
 
 use std::cmp::Ordering;
 

@@ -59,10 +59,10 @@ fn next_merge(space: &Keyspace) -> u64 {
 }
 
 /// Bytes that the largest of the next merges reads, by the sizes of the levels: all of the newest
-/// and what overlaps in the one below it, which is most, since the newest rows of all partitions are
-/// in each table; or two lower levels, of the upper of which it may be all: a table below that
-/// reaches from one partition into the next covers whatever the former has above. If all lower levels
-/// are full, the newest goes to one of its own above them.
+/// and what overlaps in the one below it, which is most, since the newest rows of all partitions
+/// are in each table; or two lower levels, of the upper of which it may be all: a table below that
+/// reaches from one partition into the next covers whatever the former has above. If all lower
+/// levels are full, the newest goes to one of its own above them.
 fn largest_merge(mut levels: impl Iterator<Item = u64>) -> u64 {
     let newest = levels.next().unwrap_or(0);
     let lower: Vec<u64> = levels.filter(|bytes| *bytes > 0).collect();
@@ -91,8 +91,8 @@ pub(crate) struct Tree {
     watermark: Option<Watermark>,
     /// The floors of pending timers that the compactor knows, by partition, ms.
     floors: Vec<u64>,
-    /// A write has waited in vain for a merge that lacks space: no other one does, until one is made
-    /// or there are too many tables.
+    /// A write has waited in vain for a merge that lacks space: no other one does, until one is
+    /// made or there are too many tables.
     has_given_up: bool,
     path: PathBuf,
     /// The next sync fails.

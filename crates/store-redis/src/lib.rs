@@ -1,7 +1,7 @@
 //! mtimer's store on Redis and Redis Cluster.
 //!
 //! A partition has one writer, its owner, and Redis refuses every other. So the owner reads what a
-//! batch of operations needs, decides in Rust ([`mtimer_store::table`]), and has one generic
+//! batch of operations needs, decides in Rust ([`mtimer_store::ops`]), and has one generic
 //! script write the result: a *turn*. Writes that Redis loses at a failover it applies again from
 //! its *log*. `docs/redis-store.md` has pictures of both.
 //!

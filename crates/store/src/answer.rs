@@ -3,7 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
+#[cfg(doc)]
+use mtimer_types::KeyPolicy;
 use mtimer_types::{Ended, TimerId};
+
+#[cfg(doc)]
+use crate::ops::Verdict;
 
 /// The store's answer to one operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -16,7 +21,7 @@ pub enum Answer {
     Reschedule(RescheduleAnswer),
     /// Applied (or found applied).
     Done,
-    /// To [`Verdict::Retry`](crate::ops::Verdict::Retry): applied, and the timer was stopped, so it is a dead letter now.
+    /// To [`Verdict::Retry`]: applied, and the timer was stopped, so it is a dead letter now.
     Died,
     /// The timer is not where the operation needs it; nothing changed.
     Gone,
@@ -46,7 +51,7 @@ pub enum ScheduleAnswer {
         /// repeat.
         replaced: Option<TimerId>,
     },
-    /// [`KeyPolicy::Keep`](mtimer_types::KeyPolicy::Keep): the key names this live timer; nothing changed.
+    /// [`KeyPolicy::Keep`]: the key names this live timer; nothing changed.
     Kept {
         /// Which.
         id: TimerId,
@@ -54,7 +59,7 @@ pub enum ScheduleAnswer {
         /// The owner knows of deliveries under way that the store does not see.
         begun: bool,
     },
-    /// [`KeyPolicy::Create`](mtimer_types::KeyPolicy::Create): the key names this live timer; nothing changed.
+    /// [`KeyPolicy::Create`]: the key names this live timer; nothing changed.
     KeyTaken(TimerId),
     /// The id is in use with other content; nothing changed.
     Conflict,

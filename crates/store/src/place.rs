@@ -25,7 +25,7 @@ pub enum Place {
     Dead,
 }
 
-/// Timers that stay stored until a person replays or purges them, or [`Trim`](crate::ops::Trim) removes them.
+/// Timers that stay stored until a person replays or purges them, or a trim removes them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Retained {
     /// Dead letters, oldest by time of death.

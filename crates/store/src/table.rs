@@ -1,7 +1,7 @@
 //! What operations decide on: rows, where they are, keys and remembered outcomes.
 //!
-//! Purpose: one implementation of [`crate::ops`] for every store that can read before it writes (the
-//! in-memory model, the embedded store; one that has to be read remotely through a
+//! Purpose: one implementation of [`crate::ops`] for every store that can read before it writes
+//! (the in-memory model, the embedded store; one that has to be read remotely through a
 //! [`crate::view`]). A store brings a [`Table`]; [`Op::decide`](crate::Op::decide) reads and writes
 //! it and answers.
 //!

@@ -76,11 +76,13 @@ impl Engine {
 
     /// Whether a timer may be sent now.
     fn clearance(&self, now: Now, id: TimerId, stage: Stage) -> Clearance {
-        let partition = self.partitions.get(id.partition());
-        let Some((partition, entry)) = partition.and_then(|p| Some((p, p.table.get(id)?))) else {
-            return Clearance::AwaitClaim;
-        };
-        clearance(stage, &TimerFacts { engine: self, partition, entry, now })
+        self.facts(now, id).map_or(Clearance::AwaitClaim, |facts| clearance(stage, &facts))
+    }
+
+    /// What is known of a timer, if it is in memory.
+    fn facts(&self, now: Now, id: TimerId) -> Option<TimerFacts<'_>> {
+        let partition = self.partitions.get(id.partition())?;
+        Some(TimerFacts { engine: self, partition, entry: partition.table.get(id)?, now })
     }
 
     /// The timer stays due.
@@ -158,14 +160,13 @@ impl Engine {
     fn next_ready(&mut self, now: Now, dest: DestIx) -> Option<TimerId> {
         loop {
             let id = self.roster.dest_mut(dest).ready.pop_front()?;
-            let p = self.partitions.get(id.partition());
-            let Some(entry) = p.and_then(|p| p.table.get(id)) else { continue };
-            if !matches!(entry.state, EntryState::Ready { .. }) {
+            let Some(facts) = self.facts(now, id) else { continue };
+            if !matches!(facts.entry.state, EntryState::Ready { .. }) {
                 continue;
             }
-            let deadline = entry.record.timer.deadline;
+            let (deadline, answer) = (facts.entry.record.timer.deadline, clearance(Stage::Offered, &facts));
             self.roster.dest_mut(dest).ready.leave(id, deadline);
-            match self.clearance(now, id, Stage::Offered) {
+            match answer {
                 Clearance::Send => return Some(id),
                 other => self.not_offered(id, other),
             }
@@ -277,11 +278,11 @@ impl Engine {
             let session = m.session;
             for delivery in m.take_outbox() {
                 let id = delivery.id;
-                let entry = self.partitions.get(id.partition()).and_then(|p| p.table.get(id));
-                if entry.and_then(|e| e.state.flight()).is_none() {
+                let Some(facts) = self.facts(now, id) else { continue };
+                if facts.entry.state.flight().is_none() {
                     continue;
                 }
-                if self.clearance(now, id, Stage::Outgoing) == Clearance::Send {
+                if clearance(Stage::Outgoing, &facts) == Clearance::Send {
                     self.roster.post(member, delivery);
                     continue;
                 }

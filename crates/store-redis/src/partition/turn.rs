@@ -8,7 +8,7 @@
 //! of clients that have waited for too long are refused, too: they may repeat what the store has
 //! forgotten by now.
 //!
-//! Not in here: what decisions are ([`mtimer_store::table`]), how a lost answer is dealt with
+//! Not in here: what decisions are ([`mtimer_store::ops`]), how a lost answer is dealt with
 //! ([`super::writer`]).
 
 use std::borrow::Cow;

@@ -12,8 +12,8 @@ pub const fn adds(op: &Op) -> bool {
     }
 }
 
-/// Whether the answer is one that a client or the delivery of an at-most-once timer rests on, so that
-/// replicas have to confirm it first.
+/// Whether the answer is one that a client or the delivery of an at-most-once timer rests on, so
+/// that replicas have to confirm it first.
 pub const fn waits(op: &Op) -> bool {
     match op {
         Op::Schedule(_) | Op::Reschedule(_) | Op::Replay(_) | Op::Cancel(_) | Op::Take(_) => true,

@@ -25,7 +25,8 @@ pub struct Properties {
     pub adds: bool,
     /// At the level `redis-replicated` its answer waits for replicas.
     pub waits: bool,
-    /// Its outcome depends on the content of the timer that a key names, and not on its place alone.
+    /// Its outcome depends on the content of the timer that a key names, and not on its place
+    /// alone.
     pub reads_content: bool,
     /// It takes a key back that the timer had; only the store knows which.
     pub takes_key_back: bool,

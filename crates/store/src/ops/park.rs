@@ -6,6 +6,8 @@ use super::operation::{Operation, Origin, Properties};
 use super::subject::Subject;
 use crate::answer::Answer;
 use crate::place::Retained;
+#[cfg(doc)]
+use crate::record::Progress;
 use crate::table::{At, Context, Row, Table};
 
 /// Moves a pending timer, or one this epoch has taken and not sent (nor unconfirmed), to its
@@ -14,7 +16,7 @@ use crate::table::{At, Context, Row, Table};
 pub struct Park {
     /// Which.
     pub id: TimerId,
-    /// Becomes its [`Progress::failed`](crate::Progress::failed) (so that a covered attempt stays counted).
+    /// Becomes its [`Progress::failed`] (so that a covered attempt stays counted).
     pub failed: u32,
 }
 

@@ -9,11 +9,13 @@ use super::steps::file;
 use super::subject::Subject;
 use crate::answer::Answer;
 use crate::place::Retained;
+#[cfg(doc)]
+use crate::record::Progress;
 use crate::table::{At, Context, Table};
 
 /// Files a dead or unconfirmed timer as pending at `fire`, tier 0, with a new retry budget
-/// ([`Progress::budget_from`](crate::Progress::budget_from) becomes its failed attempts; an unconfirmed one counts one more),
-/// not stopped, without a deadline that is before [`Batch::now`](crate::Batch::now). It takes its key back; if
+/// ([`Progress::budget_from`] becomes its failed attempts; an unconfirmed one counts one more),
+/// not stopped, without a deadline that is before [`Context::now`]. It takes its key back; if
 /// that names another live timer: [`Answer::KeyTaken`], nothing changes. Done also if it is
 /// pending; else gone.
 #[derive(Clone, PartialEq, Debug)]

@@ -66,7 +66,7 @@ pub enum Verdict {
     /// epoch has taken and not sent (nor unconfirmed), frees its key, leaves [`Ended::Expired`].
     Expired,
     /// Nobody will settle this taken timer: frees its key and makes it unconfirmed as of
-    /// [`Batch::now`](crate::Batch::now); it stays until a late ok, a replay, a purge or a trim. Done also if so
+    /// [`Context::now`]; it stays until a late ok, a replay, a purge or a trim. Done also if so
     /// already; gone if it is not taken.
     Unconfirmed,
 }

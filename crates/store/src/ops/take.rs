@@ -8,6 +8,8 @@ use super::operation::{Operation, Origin, Properties};
 use super::subject::Subject;
 use crate::answer::Answer;
 use crate::place::Retained;
+#[cfg(doc)]
+use crate::record::Progress;
 use crate::table::{At, Context, Row, Table};
 
 /// Moves a pending or parked at-most-once timer to *taken* under this epoch. It keeps its key.
@@ -17,7 +19,7 @@ use crate::table::{At, Context, Row, Table};
 pub struct Take {
     /// Which.
     pub id: TimerId,
-    /// Becomes its [`Progress::failed`](crate::Progress::failed) (so that a covered attempt stays counted).
+    /// Becomes its [`Progress::failed`] (so that a covered attempt stays counted).
     pub failed: u32,
     /// The timer, if the owner has it in memory, and its record has nothing more to keep
     /// ([`Record::accepted`](crate::Record::accepted)): a store need not read it.

@@ -51,8 +51,8 @@ impl Changes {
         self.rows.is_empty() && self.keys.is_empty() && self.ended.is_empty() && self.answered.is_empty()
     }
 
-    /// Whether an operation that adds ([`Properties::adds`](crate::ops::Properties::adds)) has stored something: a full store
-    /// refuses that.
+    /// Whether an operation that adds ([`Properties::adds`](crate::ops::Properties::adds)) has
+    /// stored something: a full store refuses that.
     pub const fn adds(&self) -> bool {
         self.adds
     }
