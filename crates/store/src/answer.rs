@@ -7,9 +7,6 @@ use std::sync::Arc;
 use mtimer_types::KeyPolicy;
 use mtimer_types::{Ended, TimerId};
 
-#[cfg(doc)]
-use crate::ops::Verdict;
-
 /// The store's answer to one operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
@@ -21,7 +18,7 @@ pub enum Answer {
     Reschedule(RescheduleAnswer),
     /// Applied (or found applied).
     Done,
-    /// To [`Verdict::Retry`]: applied, and the timer was stopped, so it is a dead letter now.
+    /// To a settlement by `Verdict::Retry`: applied, and the timer was stopped, so it is a dead letter now.
     Died,
     /// The timer is not where the operation needs it; nothing changed.
     Gone,
