@@ -113,13 +113,6 @@ impl Engine {
         }
     }
 
-    /// Queues an operation of the owner's own for the next batch.
-    pub(super) fn enqueue(&mut self, at: PartitionId, op: Op, ctx: OpCtx) {
-        if let Some(p) = self.partition(at) {
-            p.queue.push_own(op, ctx);
-        }
-    }
-
     /// An operation of the owner's own that the store would not take for now: again after a pause.
     fn put_off(&mut self, at: PartitionId, op: Op, ctx: OpCtx) {
         if let Some(p) = self.partition(at) {

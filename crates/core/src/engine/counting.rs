@@ -13,21 +13,15 @@ use mtimer_protocol::{
     PartitionView, QueryAnswer, Status,
 };
 use mtimer_store::Census;
-use mtimer_types::PartitionId;
 
 use super::Engine;
 use super::counts::{About, Asker, CountedPartition, CountingRun};
 use super::partition::OwnedPartition;
 use super::questions::QueryPart;
 use super::table::EntryState;
-use crate::api::{Call, Effect, Now, SessionId};
+use crate::api::{Call, Effect, Now};
 
 impl Engine {
-    /// Answers after the next count.
-    pub(super) fn ask_for_count(&mut self, session: SessionId, corr: u64, about: About) {
-        self.counting.ask(Asker { session, corr, about });
-    }
-
     /// Begins a count if it is time, asks further partitions, and answers when all have answered.
     pub(super) fn count_partitions(&mut self, now: Now) {
         self.counting.begin_if_due(now.mono_ms, self.partitions.iter().map(OwnedPartition::id));
@@ -48,11 +42,6 @@ impl Engine {
         if let Some(count) = self.counting.finish(now.mono_ms) {
             self.answer_count(count);
         }
-    }
-
-    /// Takes what the store has of one partition; `None`: it cannot be reached any more.
-    pub(super) fn partition_counted(&mut self, number: u64, at: PartitionId, census: Option<Census>) {
-        self.counting.answered(number, at, census);
     }
 
     fn answer_count(&mut self, count: CountingRun) {

@@ -114,12 +114,6 @@ impl Engine {
         }
     }
 
-    pub(super) fn set_state(&mut self, id: TimerId, state: EntryState) {
-        if let Some(entry) = self.partition(id.partition()).and_then(|p| p.table.get_mut(id)) {
-            entry.state = state;
-        }
-    }
-
     /// Gives ready timers to members with credit.
     pub(super) fn dispatch(&mut self, now: Now) {
         if self.phase != EnginePhase::Running {

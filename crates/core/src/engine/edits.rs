@@ -28,25 +28,6 @@ use super::purpose::{KeyName, OpCtx};
 use super::table::{EntryState, TimerEntry};
 
 impl OwnedPartition {
-    /// Whether an edit holds this timer.
-    pub(super) fn edited(&self, id: TimerId) -> bool {
-        if self.edits.is_empty() && self.key_edits.is_empty() {
-            return false;
-        }
-        let by_key = || {
-            let timer = &self.table.get(id)?.record.timer;
-            let key = timer.key.clone()?;
-            Some(self.key_edits.holds(&(timer.dest.clone(), key)))
-        };
-        self.edits.holds(id) || by_key().unwrap_or(false)
-    }
-
-    /// Whether an edit holds this timer or a late acknowledgement of it is under way: its answer
-    /// decides whether the timer is sent.
-    pub(super) fn is_undecided(&self, id: TimerId) -> bool {
-        self.late_acks.holds(id) || self.edited(id)
-    }
-
     /// An operation leaves for the store: says what is under way of the timer that it names, and
     /// holds the one that it can change. False: it has become pointless.
     pub(super) fn prepare_to_leave(&mut self, op: &mut Op, ctx: &mut OpCtx) -> bool {

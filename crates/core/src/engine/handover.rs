@@ -9,21 +9,15 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use mtimer_protocol::{ErrorCode, OpReply, QueryAnswer, ServerMessage, SettleRefusal, Topology};
+use mtimer_protocol::{ServerMessage, Topology};
 use mtimer_store::InFlight;
 use mtimer_types::{PartitionId, TimerId};
 
 use super::calls::OpenCall;
 use super::partition::OwnedPartition;
-use super::purpose::OpCtx;
 use super::table::EntryState;
 use super::{Engine, EnginePhase};
 use crate::api::{Call, Effect, Now, SessionId};
-
-/// By how much the clock of a predecessor is assumed to have been ahead, at most, ms. Brokers that
-/// read the same clocks differ by a round trip; what may happen beyond this is in
-/// `docs/guarantees.md`, under "When partitions change hands".
-const CLOCKS_MS: u64 = 1_000;
 
 impl Engine {
     /// A newer topology: sessions are told, and sent on to others from now on.
@@ -38,46 +32,6 @@ impl Engine {
         if let Some(topology) = &self.topology {
             self.effects.push(Effect::Send(session, ServerMessage::Topology((**topology).clone())));
         }
-    }
-
-    /// Whether this broker answers for a partition.
-    pub(super) fn serves(&self, at: PartitionId) -> bool {
-        self.partitions.get(at).is_some_and(|p| !p.is_leaving())
-    }
-
-    /// Another broker that a partition is assigned to.
-    fn other_owner(&self, at: PartitionId) -> Option<&str> {
-        let own = self.options.address.as_deref();
-        self.topology.as_ref()?.owner(at).filter(|owner| Some(*owner) != own)
-    }
-
-    /// The answer to an operation on a partition that this broker does not serve.
-    pub(super) fn not_served(&self, at: PartitionId) -> OpReply {
-        match self.other_owner(at) {
-            Some(owner) => OpReply::Moved { owner: owner.to_owned() },
-            None => OpReply::Failed { code: ErrorCode::NotOwner, message: not_owner(at) },
-        }
-    }
-
-    /// The answer to a question about such a partition.
-    pub(super) fn not_asked(&self, at: PartitionId) -> QueryAnswer {
-        match self.other_owner(at) {
-            Some(owner) => QueryAnswer::Moved { owner: owner.to_owned() },
-            None => QueryAnswer::Failed { code: ErrorCode::NotOwner, message: not_owner(at) },
-        }
-    }
-
-    /// Why an outcome is refused whose partition has gone: in a cluster another owner can still
-    /// take it.
-    pub(super) fn settled_elsewhere(&self) -> SettleRefusal {
-        if self.is_in_cluster() { SettleRefusal::Moved } else { SettleRefusal::Late }
-    }
-
-    /// Whether there may be other brokers. Clients may know the topology before this broker has
-    /// heard of it: one that has just started may be asked about partitions that it is about to
-    /// own.
-    pub(super) fn is_in_cluster(&self) -> bool {
-        self.options.address.is_some()
     }
 
     /// Begins to give a partition up for another broker.
@@ -137,34 +91,4 @@ impl Engine {
         unsent.sort_unstable();
         unsent.into_iter().for_each(|id| self.park(id));
     }
-}
-
-impl OwnedPartition {
-    /// Whether every live timer sent before this ownership has been read: it is in memory, or the
-    /// store counts it.
-    pub(super) fn has_read_past(&self) -> bool {
-        self.horizon() >= self.since() + CLOCKS_MS && !self.calls.is_reading_taken()
-    }
-
-    /// Whether the timer of an inherited delivery may still come into memory.
-    pub(super) fn awaits_timers(&self) -> bool {
-        self.inherited.has_unread(&self.table) && (!self.has_read_past() || self.calls.is_fetching())
-    }
-
-    /// Drops inherited deliveries whose timers have ended, or whose attempts the store has counted.
-    pub(super) fn drop_old_inherited(&mut self) {
-        if self.has_read_past() && !self.calls.is_fetching() {
-            self.inherited.drop_unread(&self.table);
-        }
-    }
-
-    /// Whether at-most-once timers are being taken.
-    fn takes_under_way(&self) -> bool {
-        let take = |ctx: &OpCtx| matches!(ctx, OpCtx::Take { .. });
-        self.calls.has_op(take) || self.queue.has_take() || self.put_off().iter().any(|(_, ctx)| take(ctx))
-    }
-}
-
-fn not_owner(at: PartitionId) -> String {
-    format!("this broker does not own partition {at}")
 }

@@ -1,15 +1,13 @@
 //! Into memory and out of it: what fires soon is loaded, within the budget; what does not fit goes
 //! back.
 
-use mtimer_store::ops::Trim;
-use mtimer_store::{Load, Loaded, Op, Page, Place, Record, Retained, Taken, Verdict};
+use mtimer_store::{Load, Loaded, Op, Page, Place, Record, Taken, Verdict};
 use mtimer_types::{DeadReason, PartitionId, Time, TimerId, limits::MAX_PAGE};
 
 use super::calls::OpenCall;
-use super::deferral::together_by;
 use super::partition::OwnedPartition;
 use super::purpose::OpCtx;
-use super::table::{ENTRY_BYTES, EntryState, Flight, TimerEntry};
+use super::table::ENTRY_BYTES;
 use super::{Engine, EnginePhase};
 use crate::api::{Call, Counter, Effect, Now};
 
@@ -30,9 +28,6 @@ const LOAD_BYTES: usize = 4 * 1024 * 1024;
 const BACKLOG: usize = 20_000;
 /// The same while memory is over its budget.
 const LEAST_BACKLOG: usize = 500;
-/// Retained timers of one kind and partition that are trimmed at a time; what is left goes 50 ms
-/// later.
-const TRIM_STEP: u32 = 200;
 /// What fires within this time is loaded even when memory is short, ms.
 const NEAR_MS: u64 = 1_000;
 /// What fires within this time is loaded even when memory is full, ms: two rounds of housekeeping.
@@ -64,12 +59,6 @@ fn reach(preload: u64, used: u64, budget: u64) -> u64 {
 }
 
 impl Engine {
-    /// Timers in memory, and their bytes.
-    pub(super) fn memory(&self) -> (u64, u64) {
-        let tables = self.partitions.iter().map(|p| &p.table);
-        tables.fold((0, 0), |(n, bytes), t| (n + t.len() as u64, bytes + t.bytes()))
-    }
-
     /// Asks for what fires soon.
     pub(super) fn load_more(&mut self, now: Now) {
         if self.phase != EnginePhase::Running {
@@ -129,54 +118,6 @@ impl Engine {
         }
     }
 
-    /// Takes a pending timer into memory, unless it is there.
-    pub(super) fn adopt(&mut self, now: Now, mut record: Record, fire: Time, covered: bool) {
-        let id = record.timer.id;
-        let at = id.partition();
-        if self.partition(at).is_none_or(|p| p.table.contains(id)) {
-            return;
-        }
-        let dest = self.roster.dest_ix(&record.timer.dest);
-        self.roster.dest_mut(dest).enter();
-        let Some(p) = self.partitions.get_mut(at) else { return };
-        if p.inherited.current(&record).is_none() {
-            p.inherited.remove(id);
-        }
-        let sent = p.inherited.get(id);
-        let covered = covered || sent.is_some();
-        if let Some(f) = sent {
-            // The store knows of one attempt at most that a claim covers; the inherited delivery
-            // may be of a later one.
-            record.progress.failed = f.attempt - 1;
-        }
-        let state = match sent.filter(|f| f.until > now.time) {
-            Some(f) => {
-                let until = now.mono_ms + f.until.ms_since(now.time);
-                self.timeouts.add(until, id, f.attempt);
-                self.unsettled += 1;
-                EntryState::InFlight(Flight {
-                    attempt: f.attempt,
-                    member: None,
-                    session: None,
-                    client: f.session,
-                    until,
-                })
-            }
-            None if fire <= now.time => {
-                p.push_due(id);
-                EntryState::Due
-            }
-            None => {
-                if p.table.arm(fire, id) {
-                    self.effects.push(Effect::Alarm(together_by(now.time, fire - p.claims.lead())));
-                    self.effects.push(Effect::Alarm(fire));
-                }
-                EntryState::Waiting
-            }
-        };
-        p.table.insert(TimerEntry { record, dest, fire, covered, taken: false, state });
-    }
-
     /// A timer read by [`Engine::fetch`]: memory agrees with what the store has.
     pub(super) fn fetched(&mut self, now: Now, id: TimerId, found: Option<(Record, Place)>) {
         let Some(p) = self.partition(id.partition()) else { return };
@@ -223,20 +164,6 @@ impl Engine {
             let op = Op::settle(id, verdict.clone());
             p.queue.push_own(op, OpCtx::Settle { id, verdict, report: None, late: false });
         }
-    }
-
-    /// Takes a timer out of memory, whatever it is doing, and gives back what it held. With it goes
-    /// its inherited delivery: the store has the outcome, or has counted it.
-    pub(super) fn forget(&mut self, id: TimerId) -> Option<Record> {
-        self.partition(id.partition())?.inherited.remove(id);
-        self.take_out(id)
-    }
-
-    /// The same for what is going to be read anew: its inherited delivery still counts.
-    pub(super) fn take_out(&mut self, id: TimerId) -> Option<Record> {
-        let entry = self.partition(id.partition())?.table.remove(id)?;
-        self.retire(id, &entry);
-        Some(entry.record)
     }
 
     /// When memory is over its budget the farthest timers of the partition that reaches farthest go
@@ -289,34 +216,6 @@ impl Engine {
         if let Some(next) = page.next {
             self.call(at, OpenCall::Taken, Call::Taken(next, MAX_PAGE));
         }
-    }
-
-    /// Looks over what has no event of its own.
-    pub(super) fn run_housekeeping(&mut self, now: Now) {
-        self.shed(now);
-        self.expire_ready(now);
-        self.park_waiting(now);
-        self.continue_sweep(now);
-        self.sweep_parks(now);
-        let o = &self.options;
-        let retention = [
-            (Retained::Dead, o.dead_max_age_ms, o.dead_max_count),
-            (Retained::Unconfirmed, o.unconfirmed_max_age_ms, o.unconfirmed_max_count),
-        ];
-        for p in self.partitions.iter_mut() {
-            p.queue_put_off();
-            if p.begin_trim(now.mono_ms) {
-                for (of, max_age, keep) in retention {
-                    let before = now.time - max_age;
-                    p.queue.push_own(Op::Trim(Trim { of, before, keep, limit: TRIM_STEP }), OpCtx::Trim(of));
-                }
-            }
-        }
-        let partitions = &self.partitions;
-        self.timeouts.prune(self.unsettled, |id, attempt| {
-            let entry = partitions.get(id.partition()).and_then(|p| p.table.get(id));
-            entry.is_some_and(|e| matches!(&e.state, EntryState::InFlight(f) if f.attempt == attempt))
-        });
     }
 }
 

@@ -56,11 +56,13 @@ mod flow;
 mod handover;
 mod hash;
 mod holds;
+mod housekeeping;
 mod inherited;
 mod key_edits;
 mod loading;
 mod open_requests;
 mod outcomes;
+mod owners;
 mod ownership;
 mod park;
 mod parks;
@@ -78,6 +80,8 @@ mod requests;
 mod roster;
 mod settle;
 mod settle_reports;
+mod settlements;
+mod state;
 mod stop;
 mod sweep;
 mod sweeps;
@@ -85,19 +89,19 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod timeouts;
+mod transitions;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use mtimer_protocol::{ErrorCode, ServerMessage, Topology};
-use mtimer_types::{PartitionId, TimerId};
+use mtimer_types::TimerId;
 
 use self::attended::AttendedTime;
 use self::counts::Counting;
 use self::deferral::Deferral;
 use self::hash::Seeded;
 use self::open_requests::OpenRequests;
-use self::partition::OwnedPartition;
 use self::partitions::Partitions;
 use self::pressure::Pressure;
 use self::recent::RecentIds;
@@ -245,16 +249,6 @@ impl Engine {
         self.unsettled
     }
 
-    /// Timers in memory.
-    pub fn in_memory(&self) -> u64 {
-        self.memory().0
-    }
-
-    /// Counters since the start, by name.
-    pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        Counter::ALL.iter().map(|(c, name)| (*name, self.counters[*c as usize]))
-    }
-
     fn session(&mut self, now: Now, session: SessionId, event: SessionEvent) {
         if let SessionEvent::Opened { client } = event {
             self.roster.open(session, client);
@@ -295,18 +289,5 @@ impl Engine {
         let (code, message) = (ErrorCode::LimitReached, why.to_string());
         let refused = ServerMessage::RegisterRefused { registration, code, message };
         self.effects.push(Effect::Send(session, refused));
-    }
-
-    fn break_off(&mut self, session: SessionId, reason: impl Into<String>) {
-        self.count(Counter::ProtocolErrors, 1);
-        self.effects.push(Effect::Close(session, reason.into()));
-    }
-
-    fn partition(&mut self, id: PartitionId) -> Option<&mut OwnedPartition> {
-        self.partitions.get_mut(id)
-    }
-
-    fn count(&mut self, counter: Counter, n: u64) {
-        self.counters[counter as usize] += n;
     }
 }

@@ -2,13 +2,12 @@
 
 use mtimer_protocol::ErrorCode;
 use mtimer_store::{Health, InFlight, LaneError};
-use mtimer_types::{Epoch, PartitionId, Time, TimerId};
+use mtimer_types::{Epoch, PartitionId, Time};
 
 use super::calls::OpenCall;
 use super::key_edits::KeyedOp;
 use super::partition::{OwnedPartition, Unfinished};
 use super::purpose::{OpCtx, failed};
-use super::table::{EntryState, TimerEntry};
 use super::{Engine, EnginePhase};
 use crate::api::{Call, Counter, Effect, Now};
 
@@ -28,13 +27,6 @@ impl Engine {
         self.partitions.insert(p);
         self.call(id, OpenCall::Taken, Call::Taken(0, mtimer_types::limits::MAX_PAGE));
         self.call(id, OpenCall::ParkedDestinations, Call::ParkedDestinations);
-    }
-
-    pub(super) fn call(&mut self, id: PartitionId, open: OpenCall, call: Call) {
-        if let Some(p) = self.partition(id) {
-            p.calls.push(open);
-            self.effects.push(Effect::Call(id, call));
-        }
     }
 
     pub(super) fn health(&mut self, id: PartitionId, health: Health) {
@@ -85,45 +77,10 @@ impl Engine {
         }
     }
 
-    /// Gives back what a timer holds that leaves memory.
-    pub(super) fn retire(&mut self, id: TimerId, entry: &TimerEntry) {
-        let dest = entry.dest;
-        let member = match &entry.state {
-            EntryState::Ready { .. } => {
-                self.roster.dest_mut(dest).ready.leave(id, entry.record.timer.deadline);
-                None
-            }
-            EntryState::InFlight(flight) => {
-                if let Some(session) = flight.session {
-                    self.roster.end_flight(session, id);
-                }
-                if let Some(member) = flight.member {
-                    self.roster.withdraw(member, id);
-                }
-                self.unsettled -= 1;
-                flight.member
-            }
-            EntryState::Settling { member, .. } => {
-                self.unsettled -= 1;
-                if member.is_some() {
-                    self.roster.dest_mut(dest).flow.end_settling();
-                }
-                *member
-            }
-            EntryState::Taking { member } => {
-                self.unsettled -= 1;
-                Some(*member)
-            }
-            EntryState::Unparking => {
-                self.one_returned(dest, id.partition());
-                None
-            }
-            _ => None,
-        };
-        if let Some(member) = member {
-            self.roster.give_back(member);
+    pub(super) fn check_released(&mut self) {
+        if self.phase == EnginePhase::Releasing && self.partitions.owned() == 0 {
+            self.phase = EnginePhase::Released;
+            self.effects.push(Effect::Released);
         }
-        self.roster.dest_mut(dest).exit();
-        self.roster.forget_unused(dest);
     }
 }

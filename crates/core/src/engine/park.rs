@@ -93,15 +93,6 @@ impl Engine {
         self.forget(id);
     }
 
-    /// Notes a parked timer, so that it is fetched when there is credit and expires at its
-    /// deadline.
-    pub(super) fn note_parked(&mut self, dest: DestIx, at: PartitionId, record: &Record) {
-        if !self.serves(at) {
-            return;
-        }
-        self.roster.change_park(dest, at, |parks| parks.add(at, record));
-    }
-
     /// What a new owner finds parked.
     pub(super) fn parks_known(&mut self, at: PartitionId, list: Vec<(Destination, u64)>) {
         if !self.serves(at) {
@@ -188,11 +179,5 @@ impl Engine {
         } else {
             self.forget(id);
         }
-    }
-
-    /// A timer has left the park, or memory on its way back; the next page may be fetched when the
-    /// last one is here.
-    pub(super) fn one_returned(&mut self, dest: DestIx, at: PartitionId) {
-        self.roster.change_park(dest, at, |parks| parks.one_returned(at));
     }
 }

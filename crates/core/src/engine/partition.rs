@@ -29,6 +29,11 @@ pub(super) const QUEUE_OPS: usize = 50_000;
 /// Pause between two trims of what the store retains, ms.
 const TRIM_MS: u64 = 60_000;
 
+/// By how much the clock of a predecessor is assumed to have been ahead, at most, ms. Brokers that
+/// read the same clocks differ by a round trip; what may happen beyond this is in
+/// `docs/guarantees.md`, under "When partitions change hands".
+const CLOCKS_MS: u64 = 1_000;
+
 /// How far an ownership has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum OwnershipStage {
@@ -327,6 +332,49 @@ impl OwnedPartition {
         let entry = self.table.get(timer.id).filter(|e| e.state.is_under_way())?;
         let same = entry.record.timer.same_content(timer);
         Some(if same { OpReply::Scheduled { new: false, replaced: None } } else { OpReply::Conflict })
+    }
+
+    /// Whether an edit holds this timer.
+    pub(super) fn edited(&self, id: TimerId) -> bool {
+        if self.edits.is_empty() && self.key_edits.is_empty() {
+            return false;
+        }
+        let by_key = || {
+            let timer = &self.table.get(id)?.record.timer;
+            let key = timer.key.clone()?;
+            Some(self.key_edits.holds(&(timer.dest.clone(), key)))
+        };
+        self.edits.holds(id) || by_key().unwrap_or(false)
+    }
+
+    /// Whether an edit holds this timer or a late acknowledgement of it is under way: its answer
+    /// decides whether the timer is sent.
+    pub(super) fn is_undecided(&self, id: TimerId) -> bool {
+        self.late_acks.holds(id) || self.edited(id)
+    }
+
+    /// Whether every live timer sent before this ownership has been read: it is in memory, or the
+    /// store counts it.
+    pub(super) fn has_read_past(&self) -> bool {
+        self.horizon() >= self.since() + CLOCKS_MS && !self.calls.is_reading_taken()
+    }
+
+    /// Whether the timer of an inherited delivery may still come into memory.
+    pub(super) fn awaits_timers(&self) -> bool {
+        self.inherited.has_unread(&self.table) && (!self.has_read_past() || self.calls.is_fetching())
+    }
+
+    /// Drops inherited deliveries whose timers have ended, or whose attempts the store has counted.
+    pub(super) fn drop_old_inherited(&mut self) {
+        if self.has_read_past() && !self.calls.is_fetching() {
+            self.inherited.drop_unread(&self.table);
+        }
+    }
+
+    /// Whether at-most-once timers are being taken.
+    pub(super) fn takes_under_way(&self) -> bool {
+        let take = |ctx: &OpCtx| matches!(ctx, OpCtx::Take { .. });
+        self.calls.has_op(take) || self.queue.has_take() || self.put_off().iter().any(|(_, ctx)| take(ctx))
     }
 }
 

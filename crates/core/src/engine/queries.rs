@@ -3,18 +3,16 @@
 //! How many a session may have unanswered is bounded where they come in; how many are at the store,
 //! by `questions`.
 
-use mtimer_protocol::{
-    DeadRow, ErrorCode, Query, QueryAnswer, ServerMessage, TimerState, TimerView, UnconfirmedRow,
-};
+use mtimer_protocol::{DeadRow, ErrorCode, Query, QueryAnswer, TimerState, TimerView, UnconfirmedRow};
 use mtimer_store::{DeadFilter, Place, Record};
 use mtimer_types::PartitionId;
 
 use super::Engine;
 use super::calls::OpenCall;
-use super::counts::About;
+use super::counts::{About, Asker};
 use super::questions::QueryPart;
 use super::table::EntryState;
-use crate::api::{Call, CallAnswer, Effect, Now, SessionId};
+use crate::api::{Call, CallAnswer, Now, SessionId};
 
 /// Rows of one page of a listing: with the largest payloads they still fit a frame. Whoever wants
 /// more asks again.
@@ -37,8 +35,8 @@ impl Engine {
                 let call = Call::Unconfirmed(cursor, limit.clamp(1, PAGE_ROWS));
                 self.ask(PartitionId(at), QueryPart::Unconfirmed { session, corr }, call);
             }
-            Query::Status => self.ask_for_count(session, corr, About::Status),
-            Query::Broker => self.ask_for_count(session, corr, About::Broker),
+            Query::Status => self.counting.ask(Asker { session, corr, about: About::Status }),
+            Query::Broker => self.counting.ask(Asker { session, corr, about: About::Broker }),
             // The shell knows: it puts the reasons in.
             Query::Ready => self.answer(session, corr, QueryAnswer::Ready(Vec::new())),
             // The shell answers these itself where there is a cluster.
@@ -119,7 +117,7 @@ impl Engine {
                 self.answer(session, corr, answer);
             }
             (QueryPart::Count(number), CallAnswer::Census(census)) => {
-                self.partition_counted(number, at, Some(census));
+                self.counting.answered(number, at, Some(census));
             }
             (part, _) => {
                 let text = "the store gave an answer of another kind";
@@ -164,13 +162,7 @@ impl Engine {
             | QueryPart::Unconfirmed { session, corr } => {
                 self.answer(session, corr, QueryAnswer::Failed { code, message: message.to_owned() });
             }
-            QueryPart::Count(number) => self.partition_counted(number, at, None),
-        }
-    }
-
-    pub(super) fn answer(&mut self, session: SessionId, corr: u64, answer: QueryAnswer) {
-        if self.roster.is_open(session) {
-            self.effects.push(Effect::Send(session, ServerMessage::Answer { corr, answer }));
+            QueryPart::Count(number) => self.counting.answered(number, at, None),
         }
     }
 }

@@ -6,16 +6,13 @@
 
 use std::sync::Arc;
 
-use mtimer_protocol::{ErrorCode, OpReply, ServerMessage};
+use mtimer_protocol::{ErrorCode, OpReply};
 use mtimer_store::{Answer, CancelAnswer, Record, Refusal, RescheduleAnswer, ScheduleAnswer};
-use mtimer_types::{DeadReason, PartitionId, Target, Time, Timer, TimerId};
+use mtimer_types::{DeadReason, PartitionId, Time, Timer, TimerId};
 
 use super::Engine;
-use super::calls::OpenCall;
-use super::open_requests::AnsweredRequest;
 use super::purpose::{KeyName, OpCtx, ReplyRef, failed};
-use super::table::EntryState;
-use crate::api::{Call, Counter, Effect, Now};
+use crate::api::{Counter, Now};
 
 impl Engine {
     /// Answers an operation of a client that the store has not applied, or not confirmed.
@@ -49,19 +46,6 @@ impl Engine {
         }
         for held in [id, holder].into_iter().flatten() {
             self.unhold(held);
-        }
-    }
-
-    /// Goes on with a timer that was held, if no edit holds it and no late acknowledgement of it is
-    /// under way any more.
-    pub(super) fn unhold(&mut self, id: TimerId) {
-        let Some(p) = self.partition(id.partition()) else { return };
-        if p.is_undecided(id) {
-            return;
-        }
-        if let Some(entry) = p.table.get_mut(id).filter(|e| matches!(e.state, EntryState::Held)) {
-            entry.state = EntryState::Due;
-            p.push_due(id);
         }
     }
 
@@ -247,33 +231,6 @@ impl Engine {
             }
             OpCtx::Replay { id, .. } => self.fetch(*id),
             _ => {}
-        }
-    }
-
-    /// Reads a timer anew that is not under way; one that is under way learns whether it was
-    /// stopped.
-    fn read_anew(&mut self, id: TimerId) {
-        let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
-        if entry.is_some_and(|e| !e.state.is_under_way()) {
-            self.take_out(id);
-        }
-        self.fetch(id);
-    }
-
-    /// Reads a timer, so that memory agrees with the store.
-    pub(super) fn fetch(&mut self, id: TimerId) {
-        let Some(p) = self.partition(id.partition()) else { return };
-        p.calls.push(OpenCall::Fetch(id));
-        self.effects.push(Effect::Call(id.partition(), Call::Get(Target::Id(id))));
-    }
-
-    pub(super) fn reply(&mut self, to: ReplyRef, reply: OpReply) {
-        self.tallies.replied(&reply);
-        let Some(AnsweredRequest { session, corr, replies }) = self.requests.answer(to, reply) else {
-            return;
-        };
-        if self.roster.end_operations(session, replies.len()) {
-            self.effects.push(Effect::Send(session, ServerMessage::Reply { corr, replies }));
         }
     }
 }

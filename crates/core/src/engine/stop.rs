@@ -28,11 +28,4 @@ impl Engine {
         owned.into_iter().for_each(|at| self.release_one(now, at));
         self.check_released();
     }
-
-    pub(super) fn check_released(&mut self) {
-        if self.phase == EnginePhase::Releasing && self.partitions.owned() == 0 {
-            self.phase = EnginePhase::Released;
-            self.effects.push(Effect::Released);
-        }
-    }
 }

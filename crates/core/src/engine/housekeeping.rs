@@ -1,0 +1,43 @@
+//! What has no event of its own is looked over every so often.
+
+use mtimer_store::ops::Trim;
+use mtimer_store::{Op, Retained};
+
+use super::Engine;
+use super::purpose::OpCtx;
+use super::table::EntryState;
+use crate::api::Now;
+
+/// Retained timers of one kind and partition that are trimmed at a time; what is left goes 50 ms
+/// later.
+const TRIM_STEP: u32 = 200;
+
+impl Engine {
+    /// Looks over what has no event of its own.
+    pub(super) fn run_housekeeping(&mut self, now: Now) {
+        self.shed(now);
+        self.expire_ready(now);
+        self.park_waiting(now);
+        self.continue_sweep(now);
+        self.sweep_parks(now);
+        let o = &self.options;
+        let retention = [
+            (Retained::Dead, o.dead_max_age_ms, o.dead_max_count),
+            (Retained::Unconfirmed, o.unconfirmed_max_age_ms, o.unconfirmed_max_count),
+        ];
+        for p in self.partitions.iter_mut() {
+            p.queue_put_off();
+            if p.begin_trim(now.mono_ms) {
+                for (of, max_age, keep) in retention {
+                    let before = now.time - max_age;
+                    p.queue.push_own(Op::Trim(Trim { of, before, keep, limit: TRIM_STEP }), OpCtx::Trim(of));
+                }
+            }
+        }
+        let partitions = &self.partitions;
+        self.timeouts.prune(self.unsettled, |id, attempt| {
+            let entry = partitions.get(id.partition()).and_then(|p| p.table.get(id));
+            entry.is_some_and(|e| matches!(&e.state, EntryState::InFlight(f) if f.attempt == attempt))
+        });
+    }
+}

@@ -1,0 +1,162 @@
+//! How a timer comes into memory, is read anew, and leaves it, with what it then gives back.
+
+use mtimer_store::Record;
+use mtimer_types::{PartitionId, Target, Time, TimerId};
+
+use super::Engine;
+use super::calls::OpenCall;
+use super::deferral::together_by;
+use super::destination_members::DestIx;
+use super::table::{EntryState, Flight, TimerEntry};
+use crate::api::{Call, Effect, Now};
+
+impl Engine {
+    /// Takes a pending timer into memory, unless it is there.
+    pub(super) fn adopt(&mut self, now: Now, mut record: Record, fire: Time, covered: bool) {
+        let id = record.timer.id;
+        let at = id.partition();
+        if self.partition(at).is_none_or(|p| p.table.contains(id)) {
+            return;
+        }
+        let dest = self.roster.dest_ix(&record.timer.dest);
+        self.roster.dest_mut(dest).enter();
+        let Some(p) = self.partitions.get_mut(at) else { return };
+        if p.inherited.current(&record).is_none() {
+            p.inherited.remove(id);
+        }
+        let sent = p.inherited.get(id);
+        let covered = covered || sent.is_some();
+        if let Some(f) = sent {
+            // The store knows of one attempt at most that a claim covers; the inherited delivery
+            // may be of a later one.
+            record.progress.failed = f.attempt - 1;
+        }
+        let state = match sent.filter(|f| f.until > now.time) {
+            Some(f) => {
+                let until = now.mono_ms + f.until.ms_since(now.time);
+                self.timeouts.add(until, id, f.attempt);
+                self.unsettled += 1;
+                EntryState::InFlight(Flight {
+                    attempt: f.attempt,
+                    member: None,
+                    session: None,
+                    client: f.session,
+                    until,
+                })
+            }
+            None if fire <= now.time => {
+                p.push_due(id);
+                EntryState::Due
+            }
+            None => {
+                if p.table.arm(fire, id) {
+                    self.effects.push(Effect::Alarm(together_by(now.time, fire - p.claims.lead())));
+                    self.effects.push(Effect::Alarm(fire));
+                }
+                EntryState::Waiting
+            }
+        };
+        p.table.insert(TimerEntry { record, dest, fire, covered, taken: false, state });
+    }
+
+    /// Takes a timer out of memory, whatever it is doing, and gives back what it held. With it goes
+    /// its inherited delivery: the store has the outcome, or has counted it.
+    pub(super) fn forget(&mut self, id: TimerId) -> Option<Record> {
+        self.partition(id.partition())?.inherited.remove(id);
+        self.take_out(id)
+    }
+
+    /// The same for what is going to be read anew: its inherited delivery still counts.
+    pub(super) fn take_out(&mut self, id: TimerId) -> Option<Record> {
+        let entry = self.partition(id.partition())?.table.remove(id)?;
+        self.retire(id, &entry);
+        Some(entry.record)
+    }
+
+    /// Reads a timer, so that memory agrees with the store.
+    pub(super) fn fetch(&mut self, id: TimerId) {
+        let Some(p) = self.partition(id.partition()) else { return };
+        p.calls.push(OpenCall::Fetch(id));
+        self.effects.push(Effect::Call(id.partition(), Call::Get(Target::Id(id))));
+    }
+
+    /// Reads a timer anew that is not under way; one that is under way learns whether it was
+    /// stopped.
+    pub(super) fn read_anew(&mut self, id: TimerId) {
+        let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
+        if entry.is_some_and(|e| !e.state.is_under_way()) {
+            self.take_out(id);
+        }
+        self.fetch(id);
+    }
+
+    /// Goes on with a timer that was held, if no edit holds it and no late acknowledgement of it is
+    /// under way any more.
+    pub(super) fn unhold(&mut self, id: TimerId) {
+        let Some(p) = self.partition(id.partition()) else { return };
+        if p.is_undecided(id) {
+            return;
+        }
+        if let Some(entry) = p.table.get_mut(id).filter(|e| matches!(e.state, EntryState::Held)) {
+            entry.state = EntryState::Due;
+            p.push_due(id);
+        }
+    }
+
+    /// Gives back what a timer holds that leaves memory.
+    pub(super) fn retire(&mut self, id: TimerId, entry: &TimerEntry) {
+        let dest = entry.dest;
+        let member = match &entry.state {
+            EntryState::Ready { .. } => {
+                self.roster.dest_mut(dest).ready.leave(id, entry.record.timer.deadline);
+                None
+            }
+            EntryState::InFlight(flight) => {
+                if let Some(session) = flight.session {
+                    self.roster.end_flight(session, id);
+                }
+                if let Some(member) = flight.member {
+                    self.roster.withdraw(member, id);
+                }
+                self.unsettled -= 1;
+                flight.member
+            }
+            EntryState::Settling { member, .. } => {
+                self.unsettled -= 1;
+                if member.is_some() {
+                    self.roster.dest_mut(dest).flow.end_settling();
+                }
+                *member
+            }
+            EntryState::Taking { member } => {
+                self.unsettled -= 1;
+                Some(*member)
+            }
+            EntryState::Unparking => {
+                self.one_returned(dest, id.partition());
+                None
+            }
+            _ => None,
+        };
+        if let Some(member) = member {
+            self.roster.give_back(member);
+        }
+        self.roster.dest_mut(dest).exit();
+        self.roster.forget_unused(dest);
+    }
+
+    /// Notes a parked timer, so that it is fetched when there is credit and expires at its
+    /// deadline.
+    pub(super) fn note_parked(&mut self, dest: DestIx, at: PartitionId, record: &Record) {
+        if !self.serves(at) {
+            return;
+        }
+        self.roster.change_park(dest, at, |parks| parks.add(at, record));
+    }
+
+    /// A timer has left the park, or memory on its way back; the next page may be fetched when the
+    /// last one is here.
+    pub(super) fn one_returned(&mut self, dest: DestIx, at: PartitionId) {
+        self.roster.change_park(dest, at, |parks| parks.one_returned(at));
+    }
+}
