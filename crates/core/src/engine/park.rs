@@ -167,13 +167,12 @@ impl Engine {
         }
         let dest = entry.dest;
         if matches!(answer, Answer::Done) {
-            entry.state = EntryState::Due;
-            // The store has filed it at the time of the batch. What may be sent before a claim
-            // covers that time a successor would take for unsent.
-            entry.fire = now.time;
-            if let Some(p) = self.partition(at) {
-                p.push_due(id);
-            }
+            // The store has filed it at the time of the batch, or at its due time if that is later.
+            // What may be sent before a claim covers that time a successor would take for unsent.
+            let fire = now.time.max(entry.record.timer.due);
+            entry.fire = fire;
+            let state = self.await_fire(now, id, fire);
+            self.set_state(id, state);
             self.count(Counter::Unparked, 1);
             self.one_returned(dest, at);
         } else {

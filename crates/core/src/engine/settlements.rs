@@ -162,7 +162,8 @@ impl Engine {
             match retry::next(tiers, used, after_ms, self.options.jitter_percent, random) {
                 RetryDecision::Exhausted => Verdict::Dead { reason: DeadReason::Exhausted, failed, error },
                 RetryDecision::Retry { tier, delay_ms } => {
-                    let fire = now.time + delay_ms;
+                    // The clock of the owner that has sent it may have been ahead.
+                    let fire = (now.time + delay_ms).max(timer.due);
                     if timer.is_past_deadline(fire) {
                         Verdict::Expired
                     } else {

@@ -44,19 +44,25 @@ impl Engine {
                     until,
                 })
             }
-            None if fire <= now.time => {
-                p.push_due(id);
-                EntryState::Due
-            }
-            None => {
-                if p.table.arm(fire, id) {
-                    self.effects.push(Effect::Alarm(together_by(now.time, fire - p.claims.lead())));
-                    self.effects.push(Effect::Alarm(fire));
-                }
-                EntryState::Waiting
-            }
+            None => self.await_fire(now, id, fire),
         };
+        let Some(p) = self.partition(at) else { return };
         p.table.insert(TimerEntry { record, dest, fire, covered, taken: false, state });
+    }
+
+    /// A timer that is not under way waits for its time in the wheel; or it is due, and waits to be
+    /// made ready. Returns which: its new state.
+    pub(super) fn await_fire(&mut self, now: Now, id: TimerId, fire: Time) -> EntryState {
+        let Some(p) = self.partitions.get_mut(id.partition()) else { return EntryState::Due };
+        if fire <= now.time {
+            p.push_due(id);
+            return EntryState::Due;
+        }
+        if p.table.arm(fire, id) {
+            self.effects.push(Effect::Alarm(together_by(now.time, fire - p.claims.lead())));
+            self.effects.push(Effect::Alarm(fire));
+        }
+        EntryState::Waiting
     }
 
     /// Takes a timer out of memory, whatever it is doing, and gives back what it held. With it goes

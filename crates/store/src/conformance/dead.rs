@@ -252,7 +252,7 @@ pub(super) async fn only_the_dead_and_unconfirmed_are_replayed(mut kit: Kit) {
 
 pub(super) async fn hundreds_are_replayed(mut kit: Kit) {
     let owner = kit.owner().await;
-    let timers: Vec<_> = (0..500).map(|n| kit.timer(kit.now + n * MINUTE)).collect();
+    let timers: Vec<_> = (0..500).map(|n| kit.timer(kit.now - n * MINUTE)).collect();
     owner.add_all(&timers).await;
     owner.apply(timers.iter().map(|t| dead_letter(t.id, DeadReason::Failed, 1, "x")).collect()).await;
     let ops = timers.iter().map(|t| Op::Replay(Replay { id: t.id, fire: kit.now + 5 })).collect();

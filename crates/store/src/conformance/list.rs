@@ -196,6 +196,7 @@ macro_rules! conformance_list {
                 it_can_be_parked_and_returns_in_tier_0,
                 it_ends_in_the_dead_letters,
                 only_a_pending_timer_is_retried,
+                what_is_filed_again_is_not_filed_before_its_due_time,
             }
             parking {
                 a_parked_timer_is_not_loaded,

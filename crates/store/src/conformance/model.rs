@@ -114,8 +114,10 @@ impl Model {
     }
 
     fn file(&mut self, id: TimerId, fire: Time, tier: u8) {
-        let (epoch, fresh) = (self.epoch, fire <= self.prior_claim);
+        let (epoch, prior_claim) = (self.epoch, self.prior_claim);
         let e = self.timers.get_mut(&id).unwrap();
+        let fire = if fire < e.timer.due { e.timer.due } else { fire };
+        let fresh = fire <= prior_claim;
         e.place = Place::Pending { fire, tier };
         (e.death, e.unconfirmed_since) = (None, None);
         e.progress.fresh = fresh.then_some(epoch);

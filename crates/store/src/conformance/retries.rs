@@ -3,7 +3,7 @@
 use mtimer_types::{DeadReason, Time};
 
 use super::kit::Kit;
-use super::values::{DAY, HOUR, MINUTE, SECOND};
+use super::values::{DAY, HOUR, MINUTE, SECOND, pending_at};
 use crate::ops::Park;
 use crate::{Answer, Op, Place, Verdict};
 
@@ -145,4 +145,24 @@ pub(super) async fn only_a_pending_timer_is_retried(mut kit: Kit) {
         assert_eq!(owner.settle(id, retry(kit.now + DAY, 1, 9, "x")).await, Answer::Gone);
     }
     assert_eq!(owner.state().await, before);
+}
+
+/// An owner's clock may be behind that of the owner before, which has sent or parked the timer.
+pub(super) async fn what_is_filed_again_is_not_filed_before_its_due_time(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let due = kit.now + SECOND;
+    let (retried, parked, dead) = (kit.timer(due), kit.timer(due), kit.timer(due));
+    let unconfirmed = kit.amo(due);
+    owner.add(&retried).await;
+    owner.add_parked(&parked).await;
+    owner.add_dead(&dead).await;
+    owner.add_unconfirmed(&unconfirmed).await;
+    assert_eq!(owner.retry(retried.id, due - 1, 3, 1).await, Answer::Done);
+    assert_eq!(owner.unpark(parked.id, kit.now).await, Answer::Done);
+    assert_eq!(owner.replay(dead.id, due - 1).await, Answer::Done);
+    assert_eq!(owner.replay(unconfirmed.id, kit.now).await, Answer::Done);
+    assert_eq!(owner.place(retried.id).await, Some(Place::Pending { fire: due, tier: 3 }));
+    for id in [parked.id, dead.id, unconfirmed.id] {
+        assert_eq!(owner.place(id).await, pending_at(due));
+    }
 }

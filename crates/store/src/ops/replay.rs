@@ -22,7 +22,7 @@ use crate::table::{At, Context, Table};
 pub struct Replay {
     /// Which.
     pub id: TimerId,
-    /// Usually now.
+    /// Usually now; the due time if that is later.
     pub fire: Time,
 }
 

@@ -42,7 +42,7 @@ pub enum Verdict {
     /// stopped timer becomes a dead letter for [`DeadReason::Stopped`] instead ([`Answer::Died`]).
     /// Gone if it is not pending.
     Retry {
-        /// When.
+        /// When; the due time if that is later.
         fire: Time,
         /// The tier, 1..=32.
         tier: u8,

@@ -14,6 +14,9 @@ pub(super) fn resolve<T: Table>(table: &mut T, target: &Target) -> Result<Option
 }
 
 /// Files a row as pending, with the mark that tells a successor's claims from a predecessor's.
+///
+/// It is never filed before its due time: an owner that files it again, from the park or for
+/// another attempt, may have a clock that is behind that of the owner before.
 pub(super) fn file<T: Table>(
     table: &mut T,
     ctx: &Context,
@@ -22,6 +25,7 @@ pub(super) fn file<T: Table>(
     fire: Time,
     tier: u8,
 ) -> Result<(), T::Error> {
+    let fire = fire.max(record.timer.due);
     record.progress.fresh = (fire <= ctx.prior_claim).then_some(ctx.epoch);
     table.put(before, Row { record, at: At::Pending { fire, tier } })
 }

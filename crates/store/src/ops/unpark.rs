@@ -14,7 +14,7 @@ use crate::table::{At, Context, Table};
 pub struct Unpark {
     /// Which.
     pub id: TimerId,
-    /// Usually now.
+    /// Usually now; the due time if that is later.
     pub fire: Time,
 }
 
