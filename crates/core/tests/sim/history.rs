@@ -190,12 +190,14 @@ impl History {
     }
 
     /// What was noted about the timers that the failure names, and about everything that concerns
-    /// all.
+    /// all. What is told twice, as repeats are, is left out the second time.
     pub(crate) fn log_of_failure(&self) -> String {
         let Some(wrong) = &self.wrong else { return String::new() };
         let about = |id: &Option<TimerId>| id.is_none_or(|id| wrong.contains(&id.to_string()));
         let lines = self.log.iter().flatten().filter(|(_, id, _)| about(id));
-        let lines: Vec<String> = lines.map(|(ms, _, text)| format!("{ms:>9} {text}")).collect();
+        let mut told = HashSet::new();
+        let lines = lines.map(|(ms, _, text)| format!("{ms:>9} {text}"));
+        let lines: Vec<String> = lines.filter(|line| told.insert(line.clone())).collect();
         lines[lines.len().saturating_sub(200)..].join("\n")
     }
 

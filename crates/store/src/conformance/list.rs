@@ -106,6 +106,7 @@ macro_rules! conformance_list {
                 ok_ends_it_and_is_remembered,
                 ok_of_an_earlier_epochs_delivery_ends_it,
                 a_failure_buries_it,
+                a_cancel_of_one_that_was_sent_stops_it_wherever_it_goes,
                 unconfirmed_is_listed_and_stays,
                 a_successor_can_give_up_on_it,
                 only_a_taken_one_becomes_unconfirmed,

@@ -219,10 +219,10 @@ impl Model {
         let own = Place::Taken { epoch: self.epoch, unconfirmed: false };
         let e = self.timers.get_mut(&id).unwrap();
         let flies = sent_attempt.unwrap_or(0) > e.progress.failed;
-        if flies && e.waits() {
+        if !(e.waits() || e.place == own) {
+            // Nobody sends it any more.
+        } else if flies {
             e.progress.stopped = true;
-        } else if flies || !(e.waits() || e.place == own) {
-            // Its owner settles it, or nobody does.
         } else if attempt == 1 && !e.progress.stopped {
             self.end(id, Ended::Cancelled);
             return CancelAnswer::Cancelled(id);

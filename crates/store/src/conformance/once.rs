@@ -149,6 +149,25 @@ pub(super) async fn a_failure_buries_it(mut kit: Kit) {
     assert_eq!(owner.all_taken(10).await, []);
 }
 
+/// Its client may give it back without having begun it.
+pub(super) async fn a_cancel_of_one_that_was_sent_stops_it_wherever_it_goes(mut kit: Kit) {
+    let first = kit.owner().await;
+    let (parked, cancelled) = (kit.amo(kit.now), kit.amo(kit.now));
+    for id in [parked.id, cancelled.id] {
+        first.add_taken(if id == parked.id { &parked } else { &cancelled }).await;
+        assert_eq!(first.cancel_in_flight(id).await, CancelAnswer::TooLate(id));
+        assert!(first.record(id).await.progress.stopped);
+        assert_eq!(first.place(id).await, Some(Place::Taken { epoch: first.epoch, unconfirmed: false }));
+    }
+    assert_eq!(first.all_taken(10).await.len(), 2);
+    assert_eq!(first.cancel(cancelled.id).await, CancelAnswer::Died { id: cancelled.id, failed: 0 });
+    assert_eq!(first.park(parked.id).await, Answer::Done);
+    let second = kit.owner().await;
+    assert!(second.record(parked.id).await.progress.stopped);
+    assert_eq!(second.unpark(parked.id, kit.now).await, Answer::Done);
+    assert!(second.pending().await.remove(&parked.id).unwrap().record.progress.stopped);
+}
+
 pub(super) async fn unconfirmed_is_listed_and_stays(mut kit: Kit) {
     let mut first = kit.owner().await;
     let timer = kit.amo(kit.now);

@@ -18,7 +18,8 @@ use crate::table::{At, Context, Table};
 /// that attempt's outcome has been stored since the request was made. In this order:
 ///
 /// - Dead, unconfirmed, or taken in another epoch: nothing changes, too late.
-/// - A delivery is under way: too late. A pending or parked timer gets [`Progress::stopped`].
+/// - A delivery is under way: too late, and the timer gets [`Progress::stopped`]. A taken one, too:
+///   its client may give it back, and then it must not be sent again.
 /// - [`Record::attempt`] is 1 (so not covered) and not stopped: removed, leaves
 ///   [`Ended::Cancelled`]. So is a timer that this epoch has taken: without a delivery under
 ///   way it was not sent. (A covered attempt counts as failed once it is taken.)
@@ -66,10 +67,8 @@ fn cancel<T: Table>(table: &mut T, ctx: &Context, cancel: &Cancel) -> Result<Can
     let Some(id) = resolve(table, &cancel.target)? else { return Ok(CancelAnswer::NotFound) };
     let Some(row) = table.row(id)? else { return cancel_unseen(table, ctx, id) };
     let under_way = cancel.sent_attempt.is_some_and(|attempt| attempt > row.record.progress.failed);
-    // The cases of `Op::Cancel`. In the first arm nothing changes: dead, unconfirmed (never one
-    // that this epoch has taken), taken in another epoch, or taken in this one and under way.
     match row.at {
-        At::Taken { .. } | At::Unconfirmed { .. } | At::Dead { .. } if under_way || !ctx.has_taken(&row) => {
+        At::Taken { .. } | At::Unconfirmed { .. } | At::Dead { .. } if !ctx.has_taken(&row) => {
             Ok(CancelAnswer::TooLate(id))
         }
         _ if under_way => {
