@@ -45,10 +45,6 @@ impl Shell {
         }
     }
 
-    pub(super) fn has_joined(&self) -> bool {
-        *self.membership.joined.borrow()
-    }
-
     pub(super) fn begin_drain(&mut self) {
         tracing::info!(unsettled = self.engine.unsettled(), "stopping: no new work, waiting for handlers");
         self.stopping.cancel();

@@ -1,12 +1,10 @@
 //! What the engine's task tells of itself: metrics, readiness, the state in numbers.
 
 use mtimer_core::clock::Standstill;
-use mtimer_core::{Input, SessionEvent};
-use mtimer_protocol::{Query, QueryAnswer, ServerMessage, Status};
+use mtimer_protocol::{QueryAnswer, ServerMessage, Status};
 use mtimer_store::counters::{EVICTING_MASTERS, UNCONFIRMED_PARTITIONS};
-use tokio::sync::oneshot;
 
-use super::{SELF, Shell};
+use super::Shell;
 use crate::observed::Observed;
 use crate::stopping::StopPhase;
 
@@ -74,6 +72,10 @@ impl Shell {
         why
     }
 
+    pub(super) fn has_joined(&self) -> bool {
+        *self.membership.joined.borrow()
+    }
+
     /// Masters of Redis that may evict keys.
     fn evicting(&self) -> u64 {
         let counters = self.store.counters();
@@ -90,14 +92,6 @@ impl Shell {
     fn unreachable(&self) -> usize {
         let (owned, down) = self.lanes.reach();
         down.max(self.counters.unreachable()).min(owned)
-    }
-
-    /// Asks the engine for the state, as a client would.
-    pub(super) fn ask_for_status(&mut self, to: oneshot::Sender<Status>) {
-        self.last_question += 1;
-        let corr = self.last_question;
-        self.questions.insert(corr, to);
-        self.handle(Input::Session(SELF, SessionEvent::Query { corr, query: Query::Status }));
     }
 
     /// An answer to a question of the broker itself.

@@ -8,16 +8,11 @@ use std::ops::Bound;
 
 use fjall::Slice;
 use mtimer_store::table::{At, Row, Table};
-use mtimer_store::{
-    DeadFilter, DeadLetter, Load, Loaded, LoadedTimer, Page, Record, Retained, Taken, Unconfirmed,
-};
+use mtimer_store::{DeadFilter, DeadLetter, Load, Loaded, LoadedTimer, Page, Record, Taken, Unconfirmed};
 use mtimer_types::{Destination, Time, TimerId};
 
 use crate::fault::Fault;
-use crate::layout::{
-    Queue, RecordPosition, Space, parse_pending_key, parse_queue_order, pending_key, queue_key,
-    take_queue_head,
-};
+use crate::layout::{Queue, RecordPosition, Space, parse_pending_key, pending_key};
 use crate::remembered::{bucket_key, bucket_of};
 use crate::table::{PartitionTable, read_row};
 
@@ -198,53 +193,6 @@ impl PartitionTable<'_> {
         Ok(Page { rows: rows.collect(), next })
     }
 
-    /// The oldest retained timers of one kind, for an operation that is going to remove them.
-    pub(crate) fn first_retained(&mut self, of: Retained, limit: usize) -> Result<Vec<Row>, Fault> {
-        self.store_counters();
-        let (queue, floor) = match of {
-            Retained::Dead => (Queue::Dead, self.partition.dead_floor),
-            Retained::Unconfirmed => (Queue::Unconfirmed, self.partition.unconfirmed_floor),
-        };
-        let (rows, _) = self.queue(queue, floor, limit)?;
-        let first = self.first_order(&rows);
-        match of {
-            Retained::Dead => self.partition.dead_floor = first,
-            Retained::Unconfirmed => self.partition.unconfirmed_floor = first,
-        }
-        for &(order, ref row) in &rows {
-            let location = match of {
-                Retained::Dead => RecordPosition::Dead { order },
-                Retained::Unconfirmed => RecordPosition::Unconfirmed { order },
-            };
-            self.remember(row.id(), location);
-        }
-        Ok(rows.into_iter().map(|(_, row)| row).collect())
-    }
-
-    /// The lowest order in a queue of which these are the first rows.
-    fn first_order(&self, rows: &[(u64, Row)]) -> u64 {
-        rows.first().map_or(self.partition.counters.order + 1, |(order, _)| *order)
-    }
-
-    /// Rows of a queue from an order on, and the order that comes next.
-    fn queue(&mut self, queue: Queue, from: u64, limit: usize) -> Result<(QueueRows, Option<u64>), Fault> {
-        self.tree.write()?;
-        let p = self.partition.id;
-        let (from, to) = (queue_key(p, queue, from), queue_key(p, queue, u64::MAX));
-        let mut rows = Vec::new();
-        for row in self.tree.scan(Space::Queues, Bound::Included(&from), Bound::Included(&to)) {
-            let (key, mut value) = row?;
-            let order = parse_queue_order(&key).ok_or(Fault::Damaged("a queue's key is unreadable"))?;
-            if rows.len() >= limit.max(1) {
-                return Ok((rows, Some(order)));
-            }
-            let head = take_queue_head(queue, &mut value);
-            let (id, at) = head.ok_or(Fault::Damaged("a timer in a queue is unreadable"))?;
-            rows.push((order, Row { record: self.decode(id, &value)?, at }));
-        }
-        Ok((rows, None))
-    }
-
     /// A bounded piece of upkeep before a batch: forgets old outcomes, raises the floor of pending
     /// timers.
     pub(crate) fn tidy(&mut self, now: Time, ops: usize) -> Result<(), Fault> {
@@ -302,9 +250,6 @@ impl PartitionTable<'_> {
         self.tree.scan(Space::Ended, from, Bound::Excluded(&to)).take(limit).map(|row| Ok(row?.0)).collect()
     }
 }
-
-/// Rows of a queue with their orders.
-type QueueRows = Vec<(u64, Row)>;
 
 /// What a load has gathered.
 struct LoadBuilder<'a> {

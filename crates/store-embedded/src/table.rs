@@ -3,15 +3,17 @@
 //! Invariant: counters, floors and entries for moved timers change with the rows they tell of, in
 //! the same write.
 
+mod batch;
+mod queues;
+
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
 use fjall::Slice;
-use mtimer_store::ops::Subject;
 use mtimer_store::table::{At, Context, Row, Table};
-use mtimer_store::{Answer, Batch, InFlight, LaneError, Op, Place, Record, Refusal, RequestId, Retained};
+use mtimer_store::{Answer, InFlight, LaneError, Place, Record, RequestId, Retained};
 use mtimer_types::{Destination, Ended, Key, Target, Time, TimerId};
 
 use crate::destinations::DestinationNumbers;
@@ -68,37 +70,6 @@ impl<'a> PartitionTable<'a> {
         }
     }
 
-    /// Applies a batch.
-    pub(crate) fn apply(&mut self, batch: &Batch) -> Result<Vec<Answer>, Fault> {
-        self.tidy(batch.now, batch.ops.len())?;
-        self.partition.claim(batch.claim, self.tree);
-        let ctx = Context { epoch: self.lane.epoch, prior_claim: self.lane.prior_claim, now: batch.now };
-        let mut answers = Vec::with_capacity(batch.ops.len());
-        for op in &batch.ops {
-            self.memo.clear();
-            let answer = match self.refusal(op, batch.now)? {
-                Some(refusal) => Answer::Refused(refusal),
-                None => op.decide(self, &ctx)?,
-            };
-            answers.push(answer);
-        }
-        self.partition.filed(&self.filed);
-        self.store_counters();
-        Ok(answers)
-    }
-
-    /// Why an operation is refused, if it is: it would add to a disk that is full. A repeat of what
-    /// was done adds nothing.
-    fn refusal(&mut self, op: &Op, now: Time) -> Result<Option<Refusal>, Fault> {
-        let Some((path, free)) = self.full.filter(|_| op.is().adds) else { return Ok(None) };
-        let is_repeat = match op.subject() {
-            Subject::New(timer) => self.row(timer.id)?.is_some() || self.ended(timer.id, now)?.is_some(),
-            Subject::Named { request, .. } => self.answered(request, now)?.is_some(),
-            Subject::Timer(_) | Subject::Retained { .. } => false,
-        };
-        Ok((!is_repeat).then(|| Refusal::DiskFull { path: path.clone(), free }))
-    }
-
     /// Gives the partition up.
     pub(crate) fn release(&mut self, in_flight: Vec<InFlight>) {
         self.partition.in_flight = in_flight;
@@ -128,16 +99,6 @@ impl<'a> PartitionTable<'a> {
     /// The counters have changed.
     pub(crate) fn mark_counted(&mut self) {
         self.counted = true;
-    }
-
-    /// Remembers where rows of a listing stand, for the operation under way.
-    pub(crate) fn remember(&mut self, id: TimerId, location: RecordPosition) {
-        self.memo.insert(id, location);
-    }
-
-    /// Reads a record under which stands nothing but it.
-    pub(crate) fn decode(&self, id: TimerId, value: &Bytes) -> Result<Record, Fault> {
-        Ok(Record::decode(id, value, |number| self.destinations.name(number))?)
     }
 
     fn location(&self, id: TimerId) -> Result<Option<RecordPosition>, Fault> {
@@ -418,6 +379,7 @@ impl Table for PartitionTable<'_> {
     }
 
     fn oldest_retained(&mut self, of: Retained, limit: usize) -> Result<Vec<Row>, Fault> {
+        self.store_counters();
         self.first_retained(of, limit)
     }
 }

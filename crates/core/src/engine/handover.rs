@@ -1,5 +1,4 @@
-//! Several brokers: how this one answers for partitions that another one owns, and how it gives a
-//! partition up.
+//! Several brokers: how this one tells who owns what, and how it gives a partition up.
 //!
 //! A planned handover has these steps: accept and send nothing new; wait for takes under way, since
 //! no other broker may send a timer that was taken and not sent; send what is queued to the store;
@@ -15,7 +14,6 @@ use mtimer_types::{PartitionId, TimerId};
 
 use super::calls::OpenCall;
 use super::partition::OwnedPartition;
-use super::table::EntryState;
 use super::{Engine, EnginePhase};
 use crate::api::{Call, Effect, Now, SessionId};
 
@@ -68,7 +66,7 @@ impl Engine {
             .table
             .iter()
             .filter_map(|(id, e)| {
-                let EntryState::InFlight(f) = &e.state else { return None };
+                let f = e.state.flight()?;
                 let until = now.time + f.until.saturating_sub(now.mono_ms);
                 Some(InFlight { id: *id, attempt: f.attempt, session: f.client, until })
             })
@@ -84,9 +82,7 @@ impl Engine {
     /// Parks what was taken and not sent: only this owner can send it, or say that it did not.
     fn park_unsent(&mut self, at: PartitionId) {
         let Some(p) = self.partition(at) else { return };
-        let waits =
-            |s: &EntryState| matches!(s, EntryState::Due | EntryState::Held | EntryState::Ready { .. });
-        let unsent = p.table.iter().filter(|(_, e)| e.taken && waits(&e.state));
+        let unsent = p.table.iter().filter(|(_, e)| e.taken && e.state.is_idle());
         let mut unsent: Vec<TimerId> = unsent.map(|(id, _)| *id).collect();
         unsent.sort_unstable();
         unsent.into_iter().for_each(|id| self.park(id));

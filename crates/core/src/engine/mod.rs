@@ -3,9 +3,16 @@
 //! Time, store answers and client messages go in through [`Engine::handle`]; [`Engine::flush`] then
 //! brings out what follows from a whole turn of them: claims, group commits, deliveries, replies.
 //! One timer's way through the files: `requests` (schedule) → `batches` (to the store) → `answers`,
-//! `replies` (stored) → `loading` (into memory) → `delivery` (due, claimed, ready, sent) → `settle`
-//! (acknowledged, retried, dead-lettered, expired), or → `park` and back. These files are the
-//! methods of [`Engine`], which move timers from one part of it to another.
+//! `replies` (stored) → `loading` (into memory) → `delivery` (due, claimed, ready, sent) →
+//! `settlements`, `settle` (acknowledged, retried, dead-lettered, expired), or → `park` and back.
+//! These files are the methods of [`Engine`], which move timers from one part of it to another.
+//! They stand in layers, and calls run down:
+//!
+//! - this file: an input, and the order of a turn;
+//! - what an input or a turn begins: `answers`, `ownership`, `stop`, `counting`; `handover`,
+//!   `queries`; `batches`, `replies`, `requests`; `settlements`, `loading`, `housekeeping`;
+//! - what several of them do to a timer: `delivery`, `sweep`; `park`, `settle`; `transitions`;
+//! - `outcomes` (what is counted), `owners` (who serves a partition), `state` (the small steps).
 //!
 //! The parts own their state and decide alone; none of them knows the engine:
 //!

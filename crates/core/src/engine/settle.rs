@@ -1,5 +1,7 @@
-//! From sent to settled: outcomes, timeouts, lost sessions; acknowledge, retry, dead-letter,
-//! expire.
+//! A verdict on its way to the store (acknowledged, to be retried, dead, expired, unconfirmed), and
+//! what follows once it is there.
+//!
+//! Not in here: how the verdict is found (`settlements`, `delivery`).
 
 use mtimer_protocol::SettleRefusal;
 use mtimer_store::ops::Settle;
@@ -13,12 +15,6 @@ use super::table::{EntryState, Flight};
 use crate::api::{Counter, Now};
 
 impl Engine {
-    fn end_late_ack(&mut self, id: TimerId) {
-        if let Some(p) = self.partition(id.partition()) {
-            p.late_acks.release(id);
-        }
-    }
-
     /// Sends a verdict to the store. The credit returns when it is there.
     pub(super) fn settle(
         &mut self,
@@ -124,5 +120,11 @@ impl Engine {
             _ => _ = self.forget(id),
         }
         self.report(report, id, refused);
+    }
+
+    fn end_late_ack(&mut self, id: TimerId) {
+        if let Some(p) = self.partition(id.partition()) {
+            p.late_acks.release(id);
+        }
     }
 }

@@ -17,6 +17,7 @@ use super::table::EntryState;
 use crate::api::{Call, Counter, Effect, SessionId};
 
 impl Engine {
+    /// A partition, if it is owned.
     pub(super) fn partition(&mut self, id: PartitionId) -> Option<&mut OwnedPartition> {
         self.partitions.get_mut(id)
     }
@@ -30,6 +31,7 @@ impl Engine {
         Counter::ALL.iter().map(|(c, name)| (*name, self.counters[*c as usize]))
     }
 
+    /// Ends a session that has broken the protocol.
     pub(super) fn break_off(&mut self, session: SessionId, reason: impl Into<String>) {
         self.count(Counter::ProtocolErrors, 1);
         self.effects.push(Effect::Close(session, reason.into()));
@@ -59,6 +61,7 @@ impl Engine {
         }
     }
 
+    /// Begins a call of a partition's lane.
     pub(super) fn call(&mut self, id: PartitionId, open: OpenCall, call: Call) {
         if let Some(p) = self.partition(id) {
             p.calls.push(open);
@@ -66,6 +69,7 @@ impl Engine {
         }
     }
 
+    /// Answers one operation of a request; with the last one the request is answered.
     pub(super) fn reply(&mut self, to: ReplyRef, reply: OpReply) {
         self.tallies.replied(&reply);
         let Some(AnsweredRequest { session, corr, replies }) = self.requests.answer(to, reply) else {
@@ -85,6 +89,7 @@ impl Engine {
         }
     }
 
+    /// Answers a question.
     pub(super) fn answer(&mut self, session: SessionId, corr: u64, answer: QueryAnswer) {
         if self.roster.is_open(session) {
             self.effects.push(Effect::Send(session, ServerMessage::Answer { corr, answer }));

@@ -17,7 +17,7 @@ use mtimer_store::table::{At, Row};
 use mtimer_store::view::{Changes, KeyChange, RowChange};
 use mtimer_types::{Ended, SlotWidth, Time, TimerId};
 
-use super::lookup::Locations;
+use super::locations::Locations;
 use super::owner::Owner;
 use super::writes::{ByKey, Writes};
 use crate::keyspace::catalog::Placements;

@@ -3,12 +3,10 @@
 //! A listing is a sorted set of ids by position, whose timers are in `moved`. Positions rise for as
 //! long as the partition lives, so a cursor is a position.
 
-use std::collections::HashSet;
 use std::time::Duration;
 
-use mtimer_store::place::Retained;
 use mtimer_store::table::{At, Row, Table};
-use mtimer_store::view::{Fact, Need, View};
+use mtimer_store::view::{Need, View};
 use mtimer_store::{
     Census, DeadFilter, DeadLetter, InFlight, LaneError, Page, Place, Record, Taken, Unconfirmed,
 };
@@ -17,11 +15,11 @@ use redis::{Pipeline, Value};
 use tokio::time::timeout;
 
 use super::encode::Draft;
-use super::lookup::{FieldLookup, Locations};
+use super::locations::Locations;
 use super::owner::Owner;
 use crate::keyspace::keys::{HashKey, IndexKey, ListingKey, SlotKey};
 use crate::keyspace::secret::SHARDS;
-use crate::keyspace::value::{Location, MovedEntry, decode_id, decode_moved, encode_in_flight};
+use crate::keyspace::value::encode_in_flight;
 use crate::wire::Reply;
 
 /// Bytes of records after which a page of a listing ends.
@@ -49,21 +47,6 @@ impl Owner {
         self.writer.read_as_owner(&Pipeline::new()).await?;
         let row = id.and_then(|id| view.row(id).ok().flatten());
         Ok(row.map(|row| (row.record, row.at.place())))
-    }
-
-    /// The entries of a listing from a position on, at most `limit`: ids and positions.
-    async fn entries(
-        &mut self,
-        of: ListingKey,
-        from: u64,
-        limit: usize,
-    ) -> Result<Vec<(TimerId, u64)>, LaneError> {
-        let mut reads = Pipeline::new();
-        let range = reads.cmd("ZRANGE").arg(self.space.listing(of)).arg(from).arg("+inf").arg("BYSCORE");
-        range.arg("LIMIT").arg(0).arg(limit).arg("WITHSCORES");
-        let answer = self.writer.read_as_owner(&reads).await?.into_iter().next().unwrap_or_default();
-        let entry = |(id, position): (Value, Value)| Some((decode_id(id.bytes()?)?, position.number()?));
-        Ok(answer.into_pairs().into_iter().filter_map(entry).collect())
     }
 
     /// A page of a listing from a position on: at most `limit` rows, and about [`PAGE_BYTES`]. What
@@ -98,23 +81,6 @@ impl Owner {
         let lengths = self.writer.read(&reads).await?;
         let lengths = lengths.iter().map(|length| length.number().unwrap_or_default());
         Ok(lengths.take_while(fits).count().max(1))
-    }
-
-    /// The rows of timers in `moved` that can be read.
-    async fn moved_rows(&mut self, ids: impl Iterator<Item = TimerId>) -> Result<Vec<Row>, LaneError> {
-        let mut lookup = FieldLookup::default();
-        let ids: Vec<TimerId> = ids.collect();
-        for id in &ids {
-            lookup.push(HashKey::Moved(self.secret.id(*id).shard()), [&id.to_bytes()]);
-        }
-        let mut rows = Vec::new();
-        for (id, value) in ids.into_iter().zip(self.look_up(lookup).await?) {
-            let entry = value.map(|value| decode_moved(id, &value, |n| self.dests.name(n)));
-            if let Some(MovedEntry::Row(row)) = entry.and_then(|entry| self.readable(entry)) {
-                rows.push(row);
-            }
-        }
-        Ok(rows)
     }
 
     /// See [`mtimer_store::Lane::parked_destinations`].
@@ -191,37 +157,6 @@ impl Owner {
         self.page(ListingKey::Unconfirmed, cursor, limit, unconfirmed).await
     }
 
-    /// The count of one kind of retained timers, and the oldest ones.
-    pub(crate) async fn read_retained(
-        &mut self,
-        of: Retained,
-        limit: usize,
-        locations: &mut Locations,
-    ) -> Result<Fact, LaneError> {
-        let listing = match of {
-            Retained::Dead => ListingKey::Dead,
-            Retained::Unconfirmed => ListingKey::Unconfirmed,
-        };
-        loop {
-            let count = self.total("ZCARD", [self.space.listing(listing)]).await?;
-            let entries = self.entries(listing, 0, limit).await?;
-            let mut oldest = self.moved_rows(entries.iter().map(|(id, _)| *id)).await?;
-            oldest.retain(|row| row.at.retained() == Some(of));
-            let is_row: HashSet<TimerId> = oldest.iter().map(Row::id).collect();
-            let without = entries.iter().map(|(id, _)| *id).filter(|id| !is_row.contains(id));
-            let without: Vec<_> = without.collect();
-            if without.is_empty() {
-                oldest.iter().for_each(|row| locations.insert(row.id(), Location::Moved));
-                return Ok(Fact::Retained { of, limit, count, oldest });
-            }
-            // Leftovers of a write that was cut off, or damaged: they would hold up what is behind
-            // them for ever. A damaged record itself stays in `moved`.
-            let mut draft = Draft::default();
-            without.into_iter().for_each(|id| draft.unlist(listing, id));
-            self.write_anyway(draft, None).await?;
-        }
-    }
-
     /// See [`mtimer_store::Lane::census`].
     pub(crate) async fn census(&mut self) -> Result<Census, LaneError> {
         let mut census = Census::default();
@@ -250,12 +185,6 @@ impl Owner {
         // of indexes.
         census.residue = moved.saturating_sub(census.parked + census.taken + census.dead) + indexed;
         Ok(census)
-    }
-
-    /// What a command counts, over some keys.
-    async fn total(&mut self, count: &str, keys: impl IntoIterator<Item = String>) -> Result<u64, LaneError> {
-        let counts = self.writer.read_each(count, keys).await?;
-        Ok(counts.iter().filter_map(Reply::number).sum())
     }
 
     /// See [`mtimer_store::Lane::release`].

@@ -12,7 +12,7 @@ use mtimer_types::{Time, TimerId};
 use redis::Value;
 
 use super::encode::Draft;
-use super::lookup::FieldLookup;
+use super::fields::FieldLookup;
 use super::owner::Owner;
 use crate::keyspace::catalog::LoadStep;
 use crate::keyspace::keys::{HashKey, IndexKey, SlotKey};
@@ -150,21 +150,6 @@ impl Owner {
         Ok(contents.into_iter().map(|(count, stored)| (stored, count == 0)).collect())
     }
 
-    /// Removes timers from slots in which they are not any more.
-    pub(crate) async fn remove_leftovers(&mut self, timers: &[(SlotKey, TimerId)]) -> Result<(), LaneError> {
-        if timers.is_empty() {
-            return Ok(());
-        }
-        let mut draft = Draft::default();
-        timers.iter().for_each(|(slot, id)| draft.leave(*slot, *id));
-        // If the answer is lost the slots are read again. Giving up there would leave slots in the
-        // catalog that this write has removed from their index.
-        let may_give_up = self.writer.set_may_give_up(false);
-        self.write_anyway(draft, None).await?;
-        self.writer.set_may_give_up(may_give_up);
-        Ok(())
-    }
-
     /// The timers of a slot that can be read.
     fn stored(&mut self, pairs: Vec<(Value, Value)>) -> Vec<StoredTimer> {
         let timer = |(id, value): (Value, Value)| {
@@ -224,23 +209,6 @@ impl Owner {
             draft.leave(*from, timer.id);
         }
         self.write_anyway(draft, None).await
-    }
-
-    /// Reads which ids are in slots. Of those that this owner has neither read nor made, only
-    /// whether they are empty: leftovers may be in them.
-    pub(crate) async fn read_ids(&mut self, slots: impl Iterator<Item = SlotKey>) -> Result<(), LaneError> {
-        let slots: Vec<_> = slots.collect();
-        let keys = slots.iter().map(|slot| self.space.hash(HashKey::Slot(*slot)));
-        let found = self.writer.read_each("HKEYS", keys).await?;
-        for (slot, ids) in slots.into_iter().zip(found) {
-            let ids: Vec<_> = ids.items().iter().filter_map(|id| decode_id(id.bytes()?)).collect();
-            if ids.is_empty() {
-                self.catalog.emptied(slot);
-            } else if self.catalog.knows_ids(slot) {
-                self.catalog.read_ids(slot, ids.into_iter());
-            }
-        }
-        Ok(())
     }
 
     /// See [`mtimer_store::Lane::unload`].

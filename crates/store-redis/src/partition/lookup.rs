@@ -4,62 +4,23 @@
 //! rest is read with one command a hash, mostly in one round. Each indirection takes another one:
 //! from a key to its timer, from an entry in `moved` to a slot.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use mtimer_store::record::{Record, RecordError};
+use mtimer_store::record::Record;
 use mtimer_store::table::{At, Row, Table};
 use mtimer_store::view::{Fact, Need, View};
-use mtimer_store::{Answer, LaneError, Retained};
+use mtimer_store::{LaneError, Retained};
 use mtimer_types::{Destination, Key, Time, Timer, TimerId};
-use redis::{Cmd, Pipeline};
 
+use super::fields::{FieldIndex, FieldLookup};
+use super::locations::Locations;
 use super::owner::Owner;
-use super::writes::ByKey;
 use crate::keyspace::keys::{HashKey, OutcomeBucket, SlotKey};
 use crate::keyspace::secret::KeyedHash;
 use crate::keyspace::value::{
-    self, Location, MovedEntry, decode_answer, decode_ended, decode_id, decode_moved, decode_pending,
+    self, Location, MovedEntry, decode_ended, decode_id, decode_moved, decode_pending,
 };
-use crate::wire::Reply;
-
-/// Where timers are. A timer without a row whose entry in `moved` is damaged, or names a slot that
-/// does not have it, is at [`Location::Moved`]: the next write replaces or removes the entry.
-#[derive(Default)]
-pub(crate) struct Locations {
-    known: HashMap<TimerId, Location>,
-    /// Timers of which only the place was needed, and was known. `None`: all timers are read.
-    unread: Option<HashSet<TimerId>>,
-}
-
-impl Locations {
-    /// Timers that are removed by their key need not be read, see [`Owner::row_of_key`].
-    pub(crate) fn without_reading() -> Self {
-        Self { unread: Some(HashSet::new()), ..Self::default() }
-    }
-
-    /// Where a timer is.
-    pub(crate) fn get(&self, id: TimerId) -> Option<Location> {
-        self.known.get(&id).copied()
-    }
-
-    /// A timer was read from there.
-    pub(crate) fn insert(&mut self, id: TimerId, at: Location) {
-        self.known.insert(id, at);
-    }
-
-    /// Whether the timer's contents are unknown.
-    pub(crate) fn is_unread(&self, id: TimerId) -> bool {
-        self.unread.as_ref().is_some_and(|unread| unread.contains(&id))
-    }
-}
-
-/// Fields of hashes to be read, one `HMGET` a hash.
-pub(crate) type FieldLookup = ByKey<HashKey, 1>;
-
-/// The place of a field in a [`FieldLookup`], and of its value in what was read.
-pub(crate) type FieldIndex = usize;
 
 /// Where the answer to a need comes from.
 enum NeedSource {
@@ -91,29 +52,6 @@ struct Indirect {
 }
 
 impl Owner {
-    /// Reads fields. `None` in place of one that is not there.
-    ///
-    /// # Errors
-    ///
-    /// The lane has ended.
-    pub(crate) async fn look_up(&mut self, mut lookup: FieldLookup) -> Result<Vec<Option<Bytes>>, LaneError> {
-        let mut found = vec![None; lookup.len()];
-        if lookup.is_empty() {
-            return Ok(found);
-        }
-        let mut reads = Pipeline::new();
-        for (hash, fields) in lookup.groups() {
-            let name = self.space.hash(*hash);
-            let mut command = Cmd::with_capacity(fields.len() + 2, name.len() + fields.len() * 16 + 8);
-            command.arg("HMGET").arg(name);
-            fields.for_each(|field| _ = command.arg(field));
-            reads.add_command(command);
-        }
-        let values = self.writer.read(&reads).await?.into_iter().flat_map(Reply::into_items);
-        lookup.order().zip(values).for_each(|(index, value)| found[index] = value.into_bytes());
-        Ok(found)
-    }
-
     /// Finds out what is needed and tells it to the view. Where the rows are goes into `locations`.
     ///
     /// # Errors
@@ -209,10 +147,9 @@ impl Owner {
             if view.knows(&Need::Row(*holder)) {
                 continue;
             }
-            match self.row_of_key(dest, key, *holder).filter(|_| locations.unread.is_some()) {
+            match self.row_of_key(dest, key, *holder).filter(|_| locations.may_be_unread()) {
                 Some((row, at)) => {
-                    locations.insert(*holder, at);
-                    locations.unread.iter_mut().for_each(|unread| _ = unread.insert(*holder));
+                    locations.insert_unread(*holder, at);
                     view.learn(Fact::Row(*holder, Some(row)));
                 }
                 None => to_read.push(Need::Row(*holder)),
@@ -360,20 +297,6 @@ impl Owner {
             rows.push((id, row, Location::Slot { slot, is_implied: false }));
         }
         Ok(rows)
-    }
-
-    fn readable_answer(&mut self, value: &[u8]) -> Option<Answer> {
-        let answer = decode_answer(value);
-        if answer.is_none() {
-            self.unreadable.report_answer(self.partition());
-        }
-        answer
-    }
-
-    /// What was read; `None` for what is damaged, which is reported: it must not take others, or
-    /// the lane, with it.
-    pub(crate) fn readable<T>(&mut self, read: Result<T, RecordError>) -> Option<T> {
-        read.inspect_err(|error| self.unreadable.report(self.partition(), error)).ok()
     }
 }
 

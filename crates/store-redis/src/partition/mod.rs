@@ -13,7 +13,10 @@
 //! | `turn` | executes a batch: reads, decides, writes, answers |
 //! | `blind` | finds acknowledgements that are written without reading |
 //! | `lookup` | reads what decisions need, unless the owner knows it |
+//! | `fields`, `retained` | how it reads: fields of hashes, the oldest entries of listings |
+//! | `locations` | where the timers of a turn are |
 //! | `encode` | turns what was decided into commands, in an order that may be cut off anywhere |
+//! | `commit` | carries the commands out, and notes what they have changed |
 //! | `writes` | holds the commands of one write, as the script `apply` takes them |
 //! | `load` | reads slots into the wheel; splits dense ones before |
 //! | `listing` | finds single timers, lists, counts, releases |
@@ -32,19 +35,23 @@
 
 pub(crate) mod acquire;
 mod blind;
+mod commit;
 pub(crate) mod confirm;
 mod destinations;
 mod encode;
+mod fields;
 pub(crate) mod handed;
 mod identity;
 mod incidents;
 pub(crate) mod lane;
 mod listing;
 mod load;
+mod locations;
 pub(crate) mod log;
 mod lookup;
 mod master;
 pub(crate) mod owner;
+mod retained;
 pub(crate) mod shortage;
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,152 @@
+//! What was drafted is written, and noted in what the owner knows.
+
+use std::collections::HashSet;
+
+use mtimer_store::{LaneError, Refusal};
+use mtimer_types::{Time, TimerId};
+
+use super::encode::{Draft, Drafted, Note};
+use super::owner::Owner;
+use super::writer::{TakenOut, Written};
+use crate::keyspace::keys::{HashKey, SlotKey};
+use crate::keyspace::value::decode_id;
+use crate::wire::Reply;
+
+/// What became of a write.
+pub(super) enum WriteOutcome {
+    /// It was applied. `missed`: all timers that this write removed from slots in which at least
+    /// one was absent, or may have been; any of them may be the absent one.
+    Applied { missed: HashSet<TimerId> },
+    /// It was not applied.
+    Refused(Refusal),
+}
+
+impl Owner {
+    /// Writes, and updates the owner's state. `confirms`: the master has to confirm that the
+    /// partition is ours if there is nothing to write.
+    pub(super) async fn write(
+        &mut self,
+        Drafted { writes, note }: Drafted,
+        confirms: bool,
+    ) -> Result<WriteOutcome, LaneError> {
+        if writes.is_empty() {
+            if confirms {
+                self.writer.read_as_owner(&redis::Pipeline::new()).await?;
+            }
+            return Ok(WriteOutcome::Applied { missed: HashSet::new() });
+        }
+        let missed = match self.writer.write(writes).await? {
+            Written::Refused(why) => {
+                self.catalog.abandon(note.placements);
+                self.dests.forget_unstored();
+                return Ok(WriteOutcome::Refused(why));
+            }
+            Written::Applied(taken_out) => self.record_applied(note, &taken_out).await?,
+            Written::Unreported => self.record_unreported(note).await?,
+        };
+        Ok(WriteOutcome::Applied { missed })
+    }
+
+    /// Writes what a full store takes, too, as it stores nothing for a client (a split moves timers
+    /// to new hashes). Updates the owner's state. If there is a claim and nothing to write, asks
+    /// the master whether the partition is still ours.
+    pub(super) async fn write_anyway(&mut self, draft: Draft, claim: Option<Time>) -> Result<(), LaneError> {
+        let drafted = self.finish(draft, claim);
+        match self.write(drafted, claim.is_some()).await? {
+            WriteOutcome::Applied { .. } => Ok(()),
+            WriteOutcome::Refused(why) => {
+                Err(LaneError::Broken(format!("a write that is never refused was refused: {why}")))
+            }
+        }
+    }
+
+    /// Takes note of a write. Returns all timers that were to leave a slot in which some of them
+    /// were missing. Such a slot is read again: which of them it had is not known.
+    pub(super) async fn record_applied(
+        &mut self,
+        mut note: Note,
+        taken_out: &[TakenOut],
+    ) -> Result<HashSet<TimerId>, LaneError> {
+        let (mut missed, mut unknown) = (HashSet::new(), Vec::new());
+        let leaving = std::mem::take(&mut note.leaving);
+        for timers in leaving.chunk_by(|(one, ..), (other, ..)| one == other) {
+            let ((command, slot, _), ids) = (timers[0], || timers.iter().map(|(.., id)| *id));
+            let found = taken_out.binary_search_by_key(&command, |taken| taken.command);
+            let found = found.ok().map(|at| taken_out[at]);
+            match found {
+                Some(taken) if taken.left == 0 => self.catalog.emptied(slot),
+                Some(taken) if taken.removed == timers.len() as u64 => self.catalog.removed(slot, ids()),
+                _ => unknown.push(slot),
+            }
+            if found.is_none_or(|taken| taken.removed < timers.len() as u64) {
+                missed.extend(ids());
+            }
+        }
+        let freed = taken_out.iter().find(|taken| Some(taken.command) == note.freeing);
+        let freed_keys = std::mem::take(&mut note.freed_keys);
+        self.note(note);
+        match freed {
+            // The large value has gone with the last key.
+            Some(freed) if freed.left == 0 => {
+                self.keys_are_hash_table = false;
+                (self.keys, self.found_keys) = Default::default();
+            }
+            Some(freed) if freed.removed == freed_keys.len() as u64 => {
+                freed_keys.into_iter().for_each(|key| self.keys.remove(key));
+            }
+            // Some of them name other timers: they stay known as keys that may.
+            _ => {}
+        }
+        if !unknown.is_empty() {
+            self.read_ids(unknown.into_iter()).await?;
+        }
+        if broken!(MissesIgnored) {
+            missed.clear();
+        }
+        Ok(missed)
+    }
+
+    /// The same for a write that was applied and whose answer was lost: its slots are looked at
+    /// anew.
+    pub(super) async fn record_unreported(&mut self, mut note: Note) -> Result<HashSet<TimerId>, LaneError> {
+        let leaving = std::mem::take(&mut note.leaving);
+        self.note(note);
+        self.keys_are_hash_table = false;
+        let mut slots: Vec<SlotKey> = leaving.iter().map(|(_, slot, _)| *slot).collect();
+        slots.dedup();
+        self.read_ids(slots.into_iter()).await?;
+        Ok(leaving.into_iter().map(|(.., id)| id).collect())
+    }
+
+    /// Removes timers from slots in which they are not any more.
+    pub(crate) async fn remove_leftovers(&mut self, timers: &[(SlotKey, TimerId)]) -> Result<(), LaneError> {
+        if timers.is_empty() {
+            return Ok(());
+        }
+        let mut draft = Draft::default();
+        timers.iter().for_each(|(slot, id)| draft.leave(*slot, *id));
+        // If the answer is lost the slots are read again. Giving up there would leave slots in the
+        // catalog that this write has removed from their index.
+        let may_give_up = self.writer.set_may_give_up(false);
+        self.write_anyway(draft, None).await?;
+        self.writer.set_may_give_up(may_give_up);
+        Ok(())
+    }
+
+    /// Reads which ids are in slots. Of those that this owner has neither read nor made, only
+    /// whether they are empty: leftovers may be in them.
+    pub(crate) async fn read_ids(&mut self, slots: impl Iterator<Item = SlotKey>) -> Result<(), LaneError> {
+        let slots: Vec<_> = slots.collect();
+        let keys = slots.iter().map(|slot| self.space.hash(HashKey::Slot(*slot)));
+        let found = self.writer.read_each("HKEYS", keys).await?;
+        for (slot, ids) in slots.into_iter().zip(found) {
+            let ids: Vec<_> = ids.items().iter().filter_map(|id| decode_id(id.bytes()?)).collect();
+            if ids.is_empty() {
+                self.catalog.emptied(slot);
+            } else if self.catalog.knows_ids(slot) {
+                self.catalog.read_ids(slot, ids.into_iter());
+            }
+        }
+        Ok(())
+    }
+}
