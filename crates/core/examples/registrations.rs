@@ -10,6 +10,8 @@
 //! Columns: registrations, of how many sessions; the longest turn in ms, and how many deliveries
 //! were sent.
 
+#![expect(clippy::disallowed_methods, reason = "it measures")]
+
 #![allow(clippy::unwrap_used, reason = "a program for measuring")]
 
 use std::collections::VecDeque;

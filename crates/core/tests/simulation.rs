@@ -13,6 +13,7 @@ use sim::stats::Stats;
 use sim::{Sabotage, run};
 
 /// Runs seeds of a profile: the ones that were found before, then new ones while there is time.
+#[expect(clippy::disallowed_methods, reason = "it says how long it took")]
 fn explore(profile: Profile) {
     let stats = RefCell::new(Stats::default());
     let name = profile.name();

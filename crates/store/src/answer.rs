@@ -35,6 +35,14 @@ pub enum Answer {
     Refused(Refusal),
 }
 
+impl Answer {
+    /// Whether it was applied, or found applied.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        matches!(self, Self::Done)
+    }
+}
+
 /// To [`Schedule`](crate::ops::Schedule).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ScheduleAnswer {

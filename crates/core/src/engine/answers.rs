@@ -102,7 +102,7 @@ impl Engine {
             }
             (OpCtx::Replay { reply, id }, answer) => self.replayed(reply, id, &answer),
             (OpCtx::Purge { reply }, answer) => {
-                let done = matches!(answer, Answer::Done);
+                let done = answer.is_done();
                 self.reply(reply, if done { OpReply::Done } else { OpReply::NotFound });
             }
             (ctx, answer) => {

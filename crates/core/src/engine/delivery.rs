@@ -55,7 +55,7 @@ impl Engine {
         let Some(p) = self.partition(id.partition()) else { return };
         let is_meant = |e: &&mut TimerEntry| match from {
             Some(fire) => e.is_waiting_for(fire),
-            None => matches!(e.state, EntryState::Due),
+            None => e.state.is_due(),
         };
         let Some(entry) = p.table.get_mut(id).filter(is_meant) else { return };
         entry.state = EntryState::Due;
@@ -108,7 +108,7 @@ impl Engine {
             let partitions = &self.partitions;
             self.roster.dest_mut(dest).ready.compact(|id| {
                 let entry = partitions.get(id.partition()).and_then(|p| p.table.get(id));
-                entry.is_some_and(|e| matches!(e.state, EntryState::Ready { .. }))
+                entry.is_some_and(|e| e.state.is_ready())
             });
             self.roster.touch(dest);
         }
@@ -155,7 +155,7 @@ impl Engine {
         loop {
             let id = self.roster.dest_mut(dest).ready.pop_front()?;
             let Some(facts) = self.facts(now, id) else { continue };
-            if !matches!(facts.entry.state, EntryState::Ready { .. }) {
+            if !facts.entry.state.is_ready() {
                 continue;
             }
             let (deadline, answer) = (facts.entry.record.timer.deadline, clearance(Stage::Offered, &facts));
@@ -235,8 +235,8 @@ impl Engine {
     /// otherwise it goes to its member, to another one, or to the park.
     pub(super) fn taken(&mut self, now: Now, id: TimerId, answer: &Answer) {
         let Some(entry) = self.partition(id.partition()).and_then(|p| p.table.get_mut(id)) else { return };
-        let EntryState::Taking { member } = entry.state else { return };
-        if !matches!(answer, Answer::Done) {
+        let Some(member) = entry.state.taking() else { return };
+        if !answer.is_done() {
             self.forget(id);
             return;
         }

@@ -48,19 +48,18 @@ impl OwnedPartition {
             }
             // An edit that overtook it in the queue may have ended the timer.
             Op::Take(Take { id, .. }) => {
-                let state = self.table.get(*id).map(|entry| &entry.state);
-                if !matches!(state, Some(EntryState::Taking { .. })) {
-                    return false;
-                }
+                return self.table.get(*id).is_some_and(|entry| entry.state.taking().is_some());
             }
             Op::Park(Park { id, failed }) => {
                 let Some(entry) = self.table.get_mut(*id) else { return false };
                 // An attempt may have failed while it was queued.
                 *failed = entry.attempt() - 1;
-                let EntryState::Parking { sent: sent @ false } = &mut entry.state else { return false };
-                *sent = true;
+                match entry.state.park_sent() {
+                    Some(sent @ false) => *sent = true,
+                    Some(true) | None => return false,
+                }
             }
-            _ => {}
+            Op::Schedule(_) | Op::Settle(_) | Op::Unpark(_) | Op::Replay(_) | Op::Purge(_) | Op::Trim(_) => {}
         }
         self.hold(op, ctx);
         true
@@ -94,8 +93,9 @@ impl OwnedPartition {
         let Some(id) = self.named(target).filter(|_| held.is_none()) else { return };
         *held = Some(id);
         self.edits.hold(id);
-        let entry = self.table.get_mut(id).filter(|e| !e.taken);
-        if let Some(entry) = entry.filter(|e| matches!(e.state, EntryState::Parking { sent: false })) {
+        if let Some(entry) = self.table.get_mut(id).filter(|e| !e.taken)
+            && entry.state.park_sent() == Some(&mut false)
+        {
             // It would be parked after the edit, and come back before the time that it is moved to.
             entry.state = EntryState::Held;
         }
@@ -120,8 +120,7 @@ impl OwnedPartition {
     /// Whether an attempt of a timer has begun: it cannot be moved any more.
     fn is_begun(&self, id: TimerId) -> bool {
         // A take that the store refuses for now is asked for again, whatever the time is then.
-        let begun =
-            |e: &TimerEntry| e.attempt() > 1 || e.taken || matches!(e.state, EntryState::Taking { .. });
+        let begun = |e: &TimerEntry| e.attempt() > 1 || e.taken || e.state.taking().is_some();
         self.sent_attempt(id).is_some() || self.table.get(id).is_some_and(begun)
     }
 

@@ -4,7 +4,6 @@ use std::cmp::Reverse;
 
 use super::Engine;
 use super::destination_members::DestIx;
-use super::table::EntryState;
 use crate::figures::{Backlog, Figures};
 
 impl Engine {
@@ -61,7 +60,7 @@ impl Engine {
         let first_ready = dest.ready.iter().find_map(|id| {
             let p = self.partitions.get(id.partition())?;
             let entry = p.table.get(id)?;
-            matches!(entry.state, EntryState::Ready { .. }).then_some(entry.record.late_from())
+            entry.state.is_ready().then_some(entry.record.late_from())
         });
         Backlog {
             pending: dest.pending(),
@@ -78,7 +77,7 @@ impl Engine {
     fn add_unclaimed(&self, all: &mut [(DestIx, Backlog)]) {
         for p in self.partitions.iter() {
             for id in p.due() {
-                let Some(entry) = p.table.get(*id).filter(|e| matches!(e.state, EntryState::Due)) else {
+                let Some(entry) = p.table.get(*id).filter(|e| e.state.is_due()) else {
                     continue;
                 };
                 if let Ok(at) = all.binary_search_by_key(&entry.dest, |(ix, _)| *ix) {

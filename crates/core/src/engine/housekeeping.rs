@@ -5,7 +5,6 @@ use mtimer_store::{Op, Retained};
 
 use super::Engine;
 use super::purpose::OpCtx;
-use super::table::EntryState;
 use crate::api::Now;
 
 /// Retained timers of one kind and partition that are trimmed at a time; what is left goes 50 ms
@@ -37,7 +36,7 @@ impl Engine {
         let partitions = &self.partitions;
         self.timeouts.prune(self.unsettled, |id, attempt| {
             let entry = partitions.get(id.partition()).and_then(|p| p.table.get(id));
-            entry.is_some_and(|e| matches!(&e.state, EntryState::InFlight(f) if f.attempt == attempt))
+            entry.and_then(|e| e.state.flight()).is_some_and(|f| f.attempt == attempt)
         });
     }
 }

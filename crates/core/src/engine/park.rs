@@ -51,8 +51,7 @@ impl Engine {
         while self.roster.dest(dest).ready.len() > most {
             let Some(id) = self.roster.dest(dest).ready.back() else { return };
             let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
-            let since = entry
-                .and_then(|e| if let EntryState::Ready { since } = e.state { Some(since) } else { None });
+            let since = entry.and_then(|e| e.state.ready_since());
             if since.is_some_and(|since| now.mono_ms.saturating_sub(since) < after_ms) {
                 return;
             }
@@ -67,7 +66,7 @@ impl Engine {
         let Some(p) = self.partitions.get_mut(id.partition()) else { return };
         let edited = p.edited(id);
         let Some(entry) = p.table.get_mut(id) else { return };
-        if let EntryState::Ready { .. } = entry.state {
+        if entry.state.is_ready() {
             self.roster.dest_mut(entry.dest).ready.leave(id, entry.record.timer.deadline);
         }
         if edited && !entry.taken {
@@ -84,9 +83,9 @@ impl Engine {
     pub(super) fn parked(&mut self, id: TimerId, answer: &Answer) {
         let at = id.partition();
         let entry = self.partition(at).and_then(|p| p.table.get(id));
-        let Some(entry) = entry.filter(|e| matches!(e.state, EntryState::Parking { .. })) else { return };
+        let Some(entry) = entry.filter(|e| e.state.is_parking()) else { return };
         let (dest, record) = (entry.dest, entry.record.clone());
-        if matches!(answer, Answer::Done) {
+        if answer.is_done() {
             self.count(Counter::Parked, 1);
             self.note_parked(dest, at, &record);
         }
@@ -154,7 +153,7 @@ impl Engine {
         let at = id.partition();
         let entry = self.partition(at).and_then(|p| p.table.get_mut(id));
         let Some(entry) = entry else {
-            if matches!(answer, Answer::Done) {
+            if answer.is_done() {
                 // It was taken out of memory meanwhile, to be read anew: what was read may have
                 // been parked still.
                 self.fetch(id);
@@ -162,11 +161,11 @@ impl Engine {
             return;
         };
         // It may have been moved meanwhile.
-        if !matches!(entry.state, EntryState::Unparking) {
+        if !entry.state.is_unparking() {
             return;
         }
         let dest = entry.dest;
-        if matches!(answer, Answer::Done) {
+        if answer.is_done() {
             // The store has filed it at the time of the batch, or at its due time if that is later.
             // What may be sent before a claim covers that time a successor would take for unsent.
             let fire = now.time.max(entry.record.timer.due);

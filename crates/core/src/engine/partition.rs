@@ -252,7 +252,7 @@ impl OwnedPartition {
     /// Keeps an operation of the owner's own that the store would not take for now.
     pub(super) fn push_put_off(&mut self, op: Op, ctx: OpCtx) {
         if let Op::Park(Park { id, .. }) = &op
-            && let Some(EntryState::Parking { sent }) = self.table.get_mut(*id).map(|e| &mut e.state)
+            && let Some(sent) = self.table.get_mut(*id).and_then(|e| e.state.park_sent())
         {
             *sent = false;
         }
@@ -269,9 +269,9 @@ impl OwnedPartition {
         for (op, ctx) in std::mem::take(&mut self.put_off) {
             let state = op.id().and_then(|id| self.table.get(id)).map(|e| &e.state);
             let moves = match &op {
-                Op::Take(_) => matches!(state, Some(EntryState::Taking { .. })),
-                Op::Park(_) => matches!(state, Some(EntryState::Parking { .. })),
-                Op::Unpark(_) => matches!(state, Some(EntryState::Unparking)),
+                Op::Take(_) => state.is_some_and(|s| s.taking().is_some()),
+                Op::Park(_) => state.is_some_and(EntryState::is_parking),
+                Op::Unpark(_) => state.is_some_and(EntryState::is_unparking),
                 _ => {
                     self.queue.push_own(op, ctx);
                     continue;

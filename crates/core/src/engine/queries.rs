@@ -11,7 +11,6 @@ use super::Engine;
 use super::calls::OpenCall;
 use super::counts::{About, Asker};
 use super::questions::QueryPart;
-use super::table::EntryState;
 use crate::api::{Call, CallAnswer, Now, SessionId};
 
 /// Rows of one page of a listing: with the largest payloads they still fit a frame. Whoever wants
@@ -130,10 +129,8 @@ impl Engine {
         let id = record.timer.id;
         let flight = self.partition(id.partition()).and_then(|p| {
             let epoch = p.epoch();
-            match &p.table.get(id)?.state {
-                EntryState::InFlight(f) => Some(TimerState::InFlight { epoch, attempt: f.attempt }),
-                _ => None,
-            }
+            let flight = p.table.get(id)?.state.flight()?;
+            Some(TimerState::InFlight { epoch, attempt: flight.attempt })
         });
         let state = match place {
             Place::Dead => TimerState::Dead,

@@ -219,8 +219,14 @@ impl OwnedPartition {
         let of = |id: TimerId| match self.table.get(id).map(|e| &e.state) {
             Some(EntryState::Parking { .. } | EntryState::Unparking) => Some(QueueClass::Parks),
             Some(EntryState::Settling { .. } | EntryState::Taking { .. }) => Some(QueueClass::Prompt),
-            _ if self.late_acks.holds(id) => Some(QueueClass::Prompt),
-            _ => None,
+            Some(
+                EntryState::Waiting
+                | EntryState::Due
+                | EntryState::Held
+                | EntryState::Ready { .. }
+                | EntryState::InFlight(_),
+            )
+            | None => self.late_acks.holds(id).then_some(QueueClass::Prompt),
         };
         [id, holder].into_iter().flatten().find_map(of)
     }

@@ -97,7 +97,7 @@ impl Engine {
     /// may wait for a late retry: the store knows.
     pub(super) fn may_be_late(&mut self, id: TimerId, epoch: Epoch, attempt: u32) -> bool {
         self.partition(id.partition()).is_some_and(|p| {
-            let settling = |e: &TimerEntry| matches!(e.state, EntryState::Settling { .. });
+            let settling = |e: &TimerEntry| e.state.is_settling();
             let sent = p.table.get(id).is_none_or(|e| attempt < e.attempt() && !settling(e));
             epoch <= p.epoch() && sent && !p.is_full()
         })
@@ -271,7 +271,7 @@ impl Engine {
         let Some(p) = self.partition(id.partition()) else { return };
         let current = p.epoch();
         let Some(entry) = p.table.get_mut(id) else { return };
-        if let EntryState::InFlight(f) = &mut entry.state
+        if let Some(f) = entry.state.flight_mut()
             && (f.session == Some(session) && epoch == current
                 // The predecessor's delivery: its client may have any session with this broker.
                 || f.member.is_none() && f.client == client && epoch < current)

@@ -86,6 +86,61 @@ impl EntryState {
     pub(super) fn flight(&self) -> Option<&Flight> {
         if let Self::InFlight(flight) = self { Some(flight) } else { None }
     }
+
+    /// The same, to be changed.
+    pub(super) fn flight_mut(&mut self) -> Option<&mut Flight> {
+        if let Self::InFlight(flight) = self { Some(flight) } else { None }
+    }
+
+    /// Its time has come; it waits for a claim, or to be looked at.
+    pub(super) fn is_due(&self) -> bool {
+        matches!(self, Self::Due)
+    }
+
+    /// An edit or a late acknowledgement holds it.
+    pub(super) fn is_held(&self) -> bool {
+        matches!(self, Self::Held)
+    }
+
+    /// It waits for credit.
+    pub(super) fn is_ready(&self) -> bool {
+        matches!(self, Self::Ready { .. })
+    }
+
+    /// Since when it waits for credit, monotonic ms.
+    pub(super) fn ready_since(&self) -> Option<u64> {
+        if let Self::Ready { since } = self { Some(*since) } else { None }
+    }
+
+    /// Its time has come, and nothing of it is on its way anywhere.
+    pub(super) fn is_idle(&self) -> bool {
+        self.is_due() || self.is_held() || self.is_ready()
+    }
+
+    /// Whom it is being taken for.
+    pub(super) fn taking(&self) -> Option<MemberRef> {
+        if let Self::Taking { member } = self { Some(*member) } else { None }
+    }
+
+    /// An outcome is on its way to the store.
+    pub(super) fn is_settling(&self) -> bool {
+        matches!(self, Self::Settling { .. })
+    }
+
+    /// It is on its way to the park.
+    pub(super) fn is_parking(&self) -> bool {
+        matches!(self, Self::Parking { .. })
+    }
+
+    /// Whether its move to the park has left for the store, if it is on its way there.
+    pub(super) fn park_sent(&mut self) -> Option<&mut bool> {
+        if let Self::Parking { sent } = self { Some(sent) } else { None }
+    }
+
+    /// It is on its way back from the park.
+    pub(super) fn is_unparking(&self) -> bool {
+        matches!(self, Self::Unparking)
+    }
 }
 
 /// A delivery under way.

@@ -103,7 +103,7 @@ impl Engine {
         if p.is_undecided(id) {
             return;
         }
-        if let Some(entry) = p.table.get_mut(id).filter(|e| matches!(e.state, EntryState::Held)) {
+        if let Some(entry) = p.table.get_mut(id).filter(|e| e.state.is_held()) {
             entry.state = EntryState::Due;
             p.push_due(id);
         }
@@ -142,7 +142,7 @@ impl Engine {
                 self.one_returned(dest, id.partition());
                 None
             }
-            _ => None,
+            EntryState::Waiting | EntryState::Due | EntryState::Held | EntryState::Parking { .. } => None,
         };
         if let Some(member) = member {
             self.roster.give_back(member);
