@@ -11,7 +11,6 @@
 //! were sent.
 
 #![expect(clippy::disallowed_methods, reason = "it measures")]
-
 #![allow(clippy::unwrap_used, reason = "a program for measuring")]
 
 use std::collections::VecDeque;

@@ -9,7 +9,10 @@
 //! - `MTIMER_LONG=1` [`LONG_SEEDS`] new ones;
 //! - `MTIMER_SIM_KEEP_GOING=1` does not stop at the first that fails: each is told in a line.
 
-#![expect(clippy::disallowed_methods, reason = "how long it looks, and at which seeds, is not decided by a seed")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "how long it looks, and at which seeds, is not decided by a seed"
+)]
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};

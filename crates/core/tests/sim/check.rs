@@ -51,7 +51,7 @@ pub(super) struct Moment {
 impl History {
     /// A delivery begins: it leaves its broker.
     pub(super) fn sent(&mut self, m: Moment, d: &Delivery, claimed: Option<Time>) {
-        let (id, ms, epoch, attempt) = (d.id, m.ms, d.epoch, d.attempt);
+        let (id, ms, epoch, attempt, seq) = (d.id, m.ms, d.epoch, d.attempt, self.seq);
         self.note(ms, Some(id), || {
             format!("{id}: broker {} sends {epoch}/{attempt} at {}", m.broker, m.time)
         });
@@ -60,7 +60,7 @@ impl History {
             return self.fail(ms, Some(id), "2: sent, and was never scheduled");
         };
         let before = life.sent.clone();
-        life.sent.push(Sent { ms, epoch, attempt, time: m.time });
+        life.sent.push(Sent { seq, ms, epoch, attempt, time: m.time });
         let life = life.clone();
         if life.mode == Mode::AtMostOnce && before.len() > life.replays.len() && !life.forgotten {
             return self.fail(ms, Some(id), "4: an at-most-once timer is sent again");
@@ -198,7 +198,8 @@ impl History {
         let ownerships = &self.owners[usize::from(id.partition().0)];
         let begun = ownerships.iter().find(|r| r.epoch == epoch).and_then(|r| r.begun);
         let known = |s: &Sent| s.epoch == epoch || begun.is_none_or(|begun| s.time <= begun + HANDOVER_MS);
-        self.lives[&id].sent.iter().any(known)
+        let life = &self.lives[&id];
+        life.sent.iter().filter(|s| life.reborn.is_none_or(|at| s.seq > at)).any(known)
     }
 
     /// A live timer has ended in the store: for a reason that its clients know.

@@ -31,6 +31,7 @@ pub(super) struct End {
 /// The beginning of one delivery.
 #[derive(Clone, Debug)]
 pub(super) struct Sent {
+    pub(super) seq: u64,
     pub(super) ms: u64,
     pub(super) epoch: Epoch,
     pub(super) attempt: u32,
@@ -65,6 +66,8 @@ pub(super) struct Life {
     pub(super) ends: Vec<End>,
     /// When replays of it were applied.
     pub(super) replays: Vec<u64>,
+    /// When a repeat of its schedule made it anew: what was sent before is of the former timer.
+    pub(super) reborn: Option<u64>,
     pub(super) ok_given: bool,
     /// A client has settled a delivery of it as not begun.
     pub(super) given_back: bool,
@@ -310,6 +313,7 @@ impl History {
         let reborn = last.map(|end| life.mode == Mode::AtLeastOnce && end.acknowledged && end.epoch < epoch);
         if reborn == Some(true) {
             life.replays.push(seq);
+            life.reborn = Some(seq);
         }
         let old_deadline = life.deadline;
         if let Some((record, _)) = &after {

@@ -20,7 +20,6 @@
 //! passed is tested only where the harness can make a store forget.
 
 #![expect(clippy::disallowed_methods, reason = "suites run on real stores, in real time")]
-
 #![allow(clippy::unwrap_used, reason = "this is a test suite: it is meant to panic")]
 
 mod arbitrary;
