@@ -197,13 +197,13 @@ impl Engine {
         self.unsettled -= 1;
         self.report(report, id, None);
         let Some(p) = self.partition(id.partition()) else { return };
-        p.inherited.remove(id);
         let Some(entry) = p.table.get_mut(id) else { return };
+        entry.state = EntryState::Due;
         if f.member.is_none() {
             // The predecessor's delivery was the one that its claim covers.
             entry.covered = false;
+            p.inherited.remove(id);
         }
-        entry.state = EntryState::Due;
         self.tallies.redelivery(RedeliveryCause::NotBegun);
         self.make_ready(now, id, None);
     }

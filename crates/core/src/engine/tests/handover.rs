@@ -526,3 +526,21 @@ fn what_was_taken_by_a_predecessor_and_never_begun_is_unconfirmed() {
     );
     assert_eq!((next.engine.memory().0, next.engine.unsettled()), (0, 0));
 }
+
+#[test]
+fn a_delivery_of_a_predecessor_counts_on_when_the_one_after_it_was_never_begun() {
+    let (store, d, ms) = left_under_way(|timer| timer.callback_timeout_ms = Some(1_000));
+    // Its time is over when there is an owner again.
+    let mut next = Rig::on(store, 2, ms + 2_000, EngineOptions::default());
+    next.join(1, "a", 10);
+    next.run(100);
+    let (_, again) = next.take_deliveries().remove(0);
+    assert_eq!(again.attempt, 2);
+    next.session(1, SessionEvent::Register { registration: 1, dest: dest("a"), credit: 0 });
+    next.settle(1, &again, HandlerOutcome::NotBegun);
+    next.run(5);
+    next.ask(1, vec![RequestOp::Cancel(ops::Cancel { target: d.id.into(), request: 7 })]);
+    next.run(50);
+    assert_eq!(next.take_replies().last(), Some(&OpReply::TooLate(d.id)), "its handler may be at work");
+    assert_eq!(next.take_deliveries().len(), 0);
+}
