@@ -186,7 +186,8 @@ impl Counting {
             && let Some(count) = &mut self.current
             && count.asked.contains(&at)
         {
-            count.is_heard = true;
+            // What is found away, one partition after the other, is no sign of the store.
+            count.is_heard |= census.is_some();
             count.note(at, census);
             if let Some(census) = census {
                 self.last.insert(at, (census, count.began));
@@ -299,6 +300,21 @@ mod tests {
         }
         let count = counting.finish(8 * SILENT_MS).expect("all have answered");
         assert!(count.rows.iter().all(|row| row.census.is_some()));
+    }
+
+    #[test]
+    fn a_store_whose_partitions_are_found_away_one_after_the_other_is_given_up_as_soon() {
+        let mut counting = Counting::default();
+        asking(&mut counting, 1);
+        counting.begin_if_due(0, partitions(32));
+        for at in 0..4 {
+            ask_partitions(&mut counting);
+            counting.lost(PartitionId(at));
+            counting.give_up_if_silent(u64::from(at) * SILENT_MS / 3);
+        }
+        ask_partitions(&mut counting);
+        let count = counting.finish(SILENT_MS).expect("whoever asks is not kept waiting");
+        assert!(count.rows.iter().all(|row| !row.view.reachable));
     }
 
     #[test]
