@@ -1,5 +1,5 @@
-//! Who owns a partition, as far as this broker knows, and what is answered to whoever asks the wrong
-//! one.
+//! Who owns a partition, as far as this broker knows, and what is answered to whoever asks the
+//! wrong one.
 
 use mtimer_protocol::{ErrorCode, OpReply, QueryAnswer, SettleRefusal};
 use mtimer_types::PartitionId;
