@@ -18,7 +18,8 @@ pub enum Answer {
     Reschedule(RescheduleAnswer),
     /// Applied (or found applied).
     Done,
-    /// To a settlement by `Verdict::Retry`: applied, and the timer was stopped, so it is a dead letter now.
+    /// To a settlement by `Verdict::Retry`: applied, and the timer was stopped, so it is a dead
+    /// letter now.
     Died,
     /// The timer is not where the operation needs it; nothing changed.
     Gone,

@@ -32,8 +32,8 @@
 //!
 //! - A timer is sent only if a stored claim covers it or (at most once) it is taken.
 //! - A timer is not sent while an edit (cancel, reschedule, replace) holds it, see `edits`, nor
-//!   after its deadline. `clearance` asks for both whenever a delivery is given out, not only when a
-//!   timer is due. At the end of the turn, deliveries prepared during it are checked again:
+//!   after its deadline. `clearance` asks for both whenever a delivery is given out, not only when
+//!   a timer is due. At the end of the turn, deliveries prepared during it are checked again:
 //!   deadline, and recent ownership. Only then do edits leave, so an edit counts only deliveries
 //!   that are sent.
 //! - A credit is given back exactly once for each delivery; every operation gets one reply.

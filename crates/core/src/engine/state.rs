@@ -1,5 +1,5 @@
-//! The small steps that every stage takes on the engine's state: a look at a partition, an operation
-//! queued, a call begun, an answer sent.
+//! The small steps that every stage takes on the engine's state: a look at a partition, an
+//! operation queued, a call begun, an answer sent.
 //!
 //! Nothing in here decides; nothing in here calls a stage.
 

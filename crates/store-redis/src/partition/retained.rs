@@ -1,5 +1,5 @@
-//! The oldest entries of a listing, and how many there are: what trimming, and the limits of what is
-//! retained, are decided on.
+//! The oldest entries of a listing, and how many there are: what trimming, and the limits of what
+//! is retained, are decided on.
 
 use std::collections::HashSet;
 
