@@ -24,8 +24,8 @@ const MAX_PINGS: usize = 64;
 
 /// What happens once every broker has taken in what was sent to it before, and everything that they
 /// sent until then has come in. A pong does not tell that: it is sent past everything else. The
-/// answer to a question does, so one is asked about the timer with id 0. Each connection holds a
-/// copy; the last one to pass tells.
+/// answer to a question does, so one is asked, about [`TimerId::NOBODYS`]: a store that hangs holds
+/// up nobody who closes. Each connection holds a copy; the last one to pass tells.
 #[derive(Debug)]
 pub(crate) enum Barrier {
     /// Nothing comes for this registration any more.
@@ -138,7 +138,7 @@ impl SessionOutbox {
         for barrier in std::mem::take(&mut self.barriers) {
             let corr = number();
             self.barriers_sent.insert(corr, barrier);
-            out(ClientMessage::Query { corr, query: Query::Get(TimerId::from_u128(0).into()) });
+            out(ClientMessage::Query { corr, query: Query::Get(TimerId::NOBODYS.into()) });
         }
         if std::mem::take(&mut self.ping) {
             self.last_ping += 1;

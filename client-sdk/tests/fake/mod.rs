@@ -70,7 +70,7 @@ pub struct Peer {
     began: tokio::time::Instant,
     /// Answers pings by itself.
     pub alive: bool,
-    /// Answers questions about id 0 by itself, as a broker does that has its store.
+    /// Answers barriers by itself, as a broker does.
     pub answers: bool,
     /// What the client has offered last, as far as that was looked at.
     pub credit: Option<u32>,
@@ -151,7 +151,7 @@ impl Peer {
         START + self.began.elapsed().as_millis() as u64
     }
 
-    /// The next message that is no heartbeat; pings and questions about id 0 (by which a client
+    /// The next message that is no heartbeat; pings and barriers (by which a client
     /// learns that what it sent before was taken in) are answered on the way. `None`: the client
     /// closed.
     pub async fn next(&mut self) -> Option<ClientMessage> {
@@ -163,7 +163,7 @@ impl Peer {
                     self.send(ServerMessage::Pong(n, now)).await;
                 }
                 ClientMessage::Ping(_) | ClientMessage::Pong(_) => {}
-                ClientMessage::Query { corr, query: Query::Get(Target::Id(id)) } if id.as_u128() == 0 => {
+                ClientMessage::Query { corr, query: Query::Get(Target::Id(TimerId::NOBODYS)) } => {
                     if self.answers {
                         self.send(ServerMessage::Answer { corr, answer: QueryAnswer::Timer(None) }).await;
                     }

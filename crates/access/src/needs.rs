@@ -4,7 +4,7 @@
 //! until somebody has decided what it needs.
 
 use mtimer_protocol::{ClientMessage, Query, RequestOp, Role};
-use mtimer_types::{Destination, Target, Verb};
+use mtimer_types::{Destination, Target, TimerId, Verb};
 
 use crate::principal::{Denied, Principal};
 
@@ -88,9 +88,8 @@ pub fn of_op(op: &RequestOp) -> Requirement<'_> {
 pub fn of_query(query: &Query) -> Requirement<'_> {
     match query {
         Query::Get(Target::Key(dest, _)) => Requirement::On(Verb::Read, dest),
-        // A barrier: no timer has the id 0. The answer tells a client that what it sent before was
-        // taken in.
-        Query::Get(Target::Id(id)) if id.as_u128() == 0 => Requirement::Nothing,
+        // A barrier: the answer tells a client that what it sent before was taken in.
+        Query::Get(Target::Id(TimerId::NOBODYS)) => Requirement::Nothing,
         Query::Get(Target::Id(_)) | Query::Dead { .. } | Query::Unconfirmed { .. } => {
             Requirement::Somewhere(Verb::Read)
         }

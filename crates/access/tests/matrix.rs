@@ -154,7 +154,7 @@ fn what_changes_nothing_needs_a_token_only() {
         ClientMessage::Pong(1),
         ClientMessage::Goodbye,
         ClientMessage::Unregister { registration: 1 },
-        ClientMessage::Query { corr: 1, query: Query::Get(TimerId::from_u128(0).into()) },
+        ClientMessage::Query { corr: 1, query: Query::Get(TimerId::NOBODYS.into()) },
     ] {
         assert_eq!(needs::of_message(&message).check(&nobody), Ok(()), "{message:?}");
     }

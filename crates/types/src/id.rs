@@ -90,6 +90,11 @@ impl SlotWidth {
 pub struct TimerId(u128);
 
 impl TimerId {
+    /// An id that no timer has: its partition is above [`limits::MAX_PARTITIONS`]. Whoever is asked
+    /// about it need not ask a store.
+    ///
+    /// [`limits::MAX_PARTITIONS`]: crate::limits::MAX_PARTITIONS
+    pub const NOBODYS: Self = Self(u128::MAX);
     /// Number of random bits, those of the cohort included.
     pub const RANDOM_BITS: u32 = 62;
     /// Number of cohorts.

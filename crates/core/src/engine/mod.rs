@@ -148,6 +148,8 @@ pub struct Engine {
     sweeps: Sweeps,
     /// What the present turn brings out.
     effects: Vec<Effect>,
+    /// Its answers to questions: they go behind its deliveries, see [`Engine::answer`].
+    answers: Vec<Effect>,
     counters: [u64; Counter::ALL.len()],
     tallies: Tallies,
     /// Deliveries and takes not settled, settlements not stored.
@@ -183,6 +185,7 @@ impl Engine {
             timeouts: Timeouts::default(),
             lost: VecDeque::new(),
             effects: Vec::new(),
+            answers: Vec::new(),
             counters: [0; Counter::ALL.len()],
             tallies: Tallies::default(),
             unsettled: 0,
@@ -233,6 +236,7 @@ impl Engine {
         self.hand_over(now);
         self.count_partitions(now);
         self.send(now);
+        self.effects.append(&mut self.answers);
         out.append(&mut self.effects);
     }
 

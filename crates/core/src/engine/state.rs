@@ -89,10 +89,11 @@ impl Engine {
         }
     }
 
-    /// Answers a question.
+    /// Answers a question. By the answer a client that takes no more callbacks knows that all have
+    /// come, so it goes behind the deliveries of this turn.
     pub(super) fn answer(&mut self, session: SessionId, corr: u64, answer: QueryAnswer) {
         if self.roster.is_open(session) {
-            self.effects.push(Effect::Send(session, ServerMessage::Answer { corr, answer }));
+            self.answers.push(Effect::Send(session, ServerMessage::Answer { corr, answer }));
         }
     }
 }

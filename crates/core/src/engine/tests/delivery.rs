@@ -116,3 +116,25 @@ fn who_has_said_goodbye_takes_nothing_more() {
     let to: Vec<_> = rig.take_deliveries().iter().map(|(session, d)| (*session, d.id)).collect();
     assert_eq!((to, rig.refusals(), rig.place(d.id)), (vec![(SessionId(2), next.id)], vec![], None));
 }
+
+#[test]
+fn an_answer_goes_behind_the_deliveries_that_were_under_way_before_its_question() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 1);
+    let timer = Timer { mode: Mode::AtMostOnce, ..rig.timer("a", 50) };
+    rig.schedule(1, timer);
+    rig.run(45);
+    rig.answers_wait = true;
+    rig.run(10);
+    rig.sent.clear();
+    // The timer has been taken for a client that takes no more, and asks whether all has come.
+    rig.hear_answers();
+    rig.session(1, SessionEvent::Goodbye);
+    rig.session(1, SessionEvent::Query { corr: 7, query: Query::Get(Target::Id(TimerId::NOBODYS)) });
+    rig.turn();
+    let sent: Vec<&ServerMessage> = rig.sent.iter().map(|(_, message)| message).collect();
+    assert!(
+        matches!(sent[..], [ServerMessage::Deliver { .. }, ServerMessage::Answer { corr: 7, .. }]),
+        "{sent:?}"
+    );
+}

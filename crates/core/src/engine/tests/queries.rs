@@ -429,6 +429,19 @@ fn questions_to_one_partition_go_to_the_store_a_few_at_a_time() {
     assert_eq!(order, (0..64).flat_map(|n| [n, 64 + n]).collect::<Vec<_>>());
 }
 
+/// A client that closes asks this, to hear that all before it was taken in.
+#[test]
+fn a_question_about_nobodys_timer_is_answered_without_the_store() {
+    let mut rig = Rig::new();
+    rig.ask(7, Query::Get(Target::Id(TimerId::NOBODYS)));
+    rig.flush();
+    let answers = rig.take_answers();
+    assert!(
+        matches!(answers[..], [(7, QueryAnswer::Failed { code: ErrorCode::NotOwner, .. })]),
+        "{answers:?}"
+    );
+}
+
 #[test]
 fn questions_that_wait_are_answered_when_the_lane_ends() {
     let mut rig = Rig::new();
