@@ -49,7 +49,7 @@ impl Timer<'_> {
     pub(super) fn stays_cancelled(&self, found: &mut Found) {
         let deliveries = &self.timeline.deliveries;
         for (asked, answered, said) in &self.timeline.cancels {
-            match (said, deliveries.last()) {
+            match (said, deliveries.iter().rfind(|d| !self.is_of_a_former_life(d, *answered))) {
                 (Said::Done, Some(d)) => {
                     found.push((6, format!("cancelled at {answered}, and delivered at {}", d.at)));
                 }
@@ -136,6 +136,8 @@ impl Timer<'_> {
         if !moves.iter().any(|m| m.said == Said::Done) {
             return;
         }
+        let before_done =
+            |d: &Seen| moves.iter().any(|m| m.said == Said::Done && self.is_of_a_former_life(d, m.answered));
         let undone = |m: &Moved| moves.iter().any(|n| n.said == Said::Done && n.asked > m.answered);
         let counts = |m: &&Moved| match m.said {
             Said::Done => !undone(m),
@@ -143,7 +145,7 @@ impl Timer<'_> {
             _ => false,
         };
         let allowed: Vec<u64> = moves.iter().filter(counts).map(|m| m.due).collect();
-        for d in self.timeline.deliveries.iter().filter(|d| !allowed.contains(&d.due)) {
+        for d in self.timeline.deliveries.iter().filter(|d| !allowed.contains(&d.due) && !before_done(d)) {
             found.push((7, format!("moved to {allowed:?}, and delivered for {} at {}", d.due, d.at)));
         }
     }

@@ -1,7 +1,9 @@
 //! One timer as it is judged, and how late what happens to it may be recorded.
 
-use super::timelines::Timeline;
-use crate::history::{Excuse, Fault, Said};
+use mtimer_client::Mode;
+
+use super::timelines::{Seen, Timeline};
+use crate::history::{Excuse, Fault, Handled, Said};
 use crate::journal::Entry;
 use crate::plan::Plan;
 
@@ -78,6 +80,20 @@ impl Timer<'_> {
     /// Whether a replay that may have been done took place between two moments.
     pub(super) fn replayed_between(&self, from: u64, to: u64) -> bool {
         self.replays().any(|(asked, answered)| asked <= to && answered >= from)
+    }
+
+    /// Whether a delivery may be of a former life of the timer, for what was answered at `answered`:
+    /// its schedule was not answered when a handler said ok, and a repeat of it by which another
+    /// owner made the timer anew may have come first. Only the owner that took an acknowledgement
+    /// remembers it (`docs/guarantees.md`, under "Durability").
+    pub(super) fn is_of_a_former_life(&self, d: &Seen, answered: u64) -> bool {
+        let l = self.timeline;
+        let stored = l.schedules.iter().filter(|(_, said)| matches!(said, Said::Stored { .. }));
+        let stored = stored.map(|(at, _)| *at).min().unwrap_or(u64::MAX);
+        let oks = l.settled.iter().filter(|(.., outcome)| *outcome == Handled::Ok).map(|(at, ..)| *at);
+        self.plan.mode == Mode::AtLeastOnce
+            && d.at <= answered
+            && oks.min().is_some_and(|ok| ok < stored && self.fault_between(ok, answered.min(stored)))
     }
 
     /// Whether the store may have lost something of it that was answered.

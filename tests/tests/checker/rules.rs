@@ -56,6 +56,35 @@ fn good_histories_pass() {
     Story::default().planned(Plan::new(1, &dest(), DUE, 3, TIMEOUT), Said::Unknown).ok(1).holds();
 }
 
+/// Only the owner that took an acknowledgement remembers it.
+#[test]
+fn a_repeat_of_an_unanswered_schedule_may_make_an_acknowledged_timer_anew_for_another_owner() {
+    let story = |stored_after, mode, outcome| {
+        let plan = Plan { mode, ..Plan::new(1, &dest(), DUE, 3, TIMEOUT) };
+        let story = Story::default()
+            .event(1, Event::Schedule { asked: DUE - 110, answered: DUE + stored_after, said: stored(1) });
+        let Story { mut history, end } = story;
+        history.plans.insert(1, plan);
+        Story { history, end }.delivered(1, 1, EPOCH, 1).settled(1, 2, EPOCH, 1, outcome)
+    };
+    let (alo, ok) = (Mode::AtLeastOnce, Handled::Ok);
+    let cancelled = |story: Story| story.cancelled(1, 50, Said::Done);
+    let moved = |story: Story| story.moved(1, 50, DUE + 90, Said::Done);
+    let again = |story: Story| story.delivered_for(1, DUE + 90, 91, EPOCH + 1, 1);
+    let again = |story: Story| again(story).settled(1, 92, EPOCH + 1, 1, ok);
+    cancelled(story(60, alo, ok).fault(9, 20)).holds();
+    again(moved(story(60, alo, ok).fault(9, 20))).holds();
+    // Not by the same owner, nor once the schedule was answered, nor unless it was acknowledged.
+    cancelled(story(60, alo, ok)).breaks(6, "cancelled at");
+    moved(story(60, alo, ok)).breaks(7, "moved to");
+    cancelled(story(1, alo, ok).fault(9, 20)).breaks(6, "cancelled at");
+    cancelled(story(60, alo, Handled::Retry).fault(9, 20)).breaks(6, "cancelled at");
+    cancelled(story(60, Mode::AtMostOnce, ok).fault(9, 20)).breaks(6, "cancelled at");
+    // And what is cancelled is not sent any more, made anew or not.
+    let late = cancelled(story(60, alo, ok).fault(9, 20)).delivered(1, 51, EPOCH + 1, 2);
+    late.settled(1, 52, EPOCH + 1, 2, ok).breaks(6, "cancelled at");
+}
+
 #[test]
 fn a_deadline_ends_what_was_not_delivered_by_then_and_nothing_else() {
     let expires = |after| {
