@@ -82,18 +82,19 @@ impl Timer<'_> {
         self.replays().any(|(asked, answered)| asked <= to && answered >= from)
     }
 
-    /// Whether a delivery may be of a former life of the timer, for what was answered at `answered`:
-    /// its schedule was not answered when a handler said ok, and a repeat of it by which another
-    /// owner made the timer anew may have come first. Only the owner that took an acknowledgement
-    /// remembers it (`docs/guarantees.md`, under "Durability").
+    /// Whether a delivery may be of a former life of the timer, for an answer given at `answered`:
+    /// a handler said ok before the schedule was answered, and then, before both answers, a fault
+    /// may have given the timer to another owner, for which a repeat of the schedule made it anew.
+    /// Only the owner that took an acknowledgement remembers it (`docs/guarantees.md`, under
+    /// "Durability").
     pub(super) fn is_of_a_former_life(&self, d: &Seen, answered: u64) -> bool {
         let l = self.timeline;
         let stored = l.schedules.iter().filter(|(_, said)| matches!(said, Said::Stored { .. }));
         let stored = stored.map(|(at, _)| *at).min().unwrap_or(u64::MAX);
         let oks = l.settled.iter().filter(|(.., outcome)| *outcome == Handled::Ok).map(|(at, ..)| *at);
-        self.plan.mode == Mode::AtLeastOnce
-            && d.at <= answered
-            && oks.min().is_some_and(|ok| ok < stored && self.fault_between(ok, answered.min(stored)))
+        let until = answered.min(stored);
+        let is_made_anew = |ok: u64| ok < stored && self.fault_between(ok.max(d.at), until);
+        self.plan.mode == Mode::AtLeastOnce && d.at <= answered && oks.min().is_some_and(is_made_anew)
     }
 
     /// Whether the store may have lost something of it that was answered.

@@ -80,6 +80,9 @@ fn a_repeat_of_an_unanswered_schedule_may_make_an_acknowledged_timer_anew_for_an
     cancelled(story(1, alo, ok).fault(9, 20)).breaks(6, "cancelled at");
     cancelled(story(60, alo, Handled::Retry).fault(9, 20)).breaks(6, "cancelled at");
     cancelled(story(60, Mode::AtMostOnce, ok).fault(9, 20)).breaks(6, "cancelled at");
+    // Nor for a delivery after the fault: it is of the timer that was made anew.
+    let second = story(60, alo, ok).fault(9, 20).delivered(1, 30, EPOCH + 1, 2);
+    cancelled(second.settled(1, 31, EPOCH + 1, 2, ok)).breaks(6, "cancelled at");
     // And what is cancelled is not sent any more, made anew or not.
     let late = cancelled(story(60, alo, ok).fault(9, 20)).delivered(1, 51, EPOCH + 1, 2);
     late.settled(1, 52, EPOCH + 1, 2, ok).breaks(6, "cancelled at");
