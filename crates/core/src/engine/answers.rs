@@ -1,12 +1,14 @@
 //! Answers of the store, matched with calls by their order, and what follows from each.
 
-use mtimer_protocol::{ErrorCode, OpReply};
-use mtimer_store::{Answer, LaneError, Op, Refusal, Retained};
+use mtimer_protocol::ops as asked;
+use mtimer_protocol::{ErrorCode, OpReply, RequestOp};
+use mtimer_store::ops::Trim;
+use mtimer_store::{Answer, LaneError, Refusal, Retained};
 use mtimer_types::{Epoch, PartitionId};
 
 use super::Engine;
 use super::calls::OpenCall;
-use super::purpose::OpCtx;
+use super::pending::{Asked, Own, Pending};
 use crate::api::{CallAnswer, Counter, Now};
 
 impl Engine {
@@ -17,14 +19,14 @@ impl Engine {
         }
         let Some(call) = p.calls.pop() else { return };
         match (call, answer) {
-            (OpenCall::Apply { ctxs, claim, begun }, CallAnswer::Apply(mut answers)) => {
+            (OpenCall::Apply { pending, claim, begun }, CallAnswer::Apply(mut answers)) => {
                 let is_unconfirmed = claim.is_some()
-                    && answers.len() == ctxs.len() + 1
+                    && answers.len() == pending.len() + 1
                     && answers.pop_if(|last| *last == Answer::Refused(Refusal::NotReplicated)).is_some();
-                if answers.len() != ctxs.len() {
+                if answers.len() != pending.len() {
                     // Every operation's caller is to be told, so the batch counts as unanswered.
-                    let text = format!("{} answers to {} operations", answers.len(), ctxs.len());
-                    p.calls.put_back(OpenCall::Apply { ctxs, claim, begun });
+                    let text = format!("{} answers to {} operations", answers.len(), pending.len());
+                    p.calls.put_back(OpenCall::Apply { pending, claim, begun });
                     return self.lane_ended(id, LaneError::Broken(text));
                 }
                 p.claims.note_lag(begun, now.mono_ms);
@@ -39,8 +41,8 @@ impl Engine {
                 if is_unconfirmed {
                     p.claims.unconfirmed();
                 }
-                for (ctx, answer) in ctxs.into_iter().zip(answers) {
-                    self.applied(now, id, ctx, answer);
+                for (pending, answer) in pending.into_iter().zip(answers) {
+                    self.applied(now, id, pending, answer);
                 }
             }
             (OpenCall::Load { claim, begun }, CallAnswer::Load(loaded)) => {
@@ -70,53 +72,69 @@ impl Engine {
         }
     }
 
-    fn applied(&mut self, now: Now, at: PartitionId, ctx: OpCtx, answer: Answer) {
-        match (ctx, answer) {
-            (ctx, Answer::Refused(refusal)) => match ctx.own_op() {
-                Some(op) => self.put_off(at, op, ctx),
-                None => self.refused(at, ctx, refusal),
-            },
-            (OpCtx::Take { id, .. }, answer) => self.taken(now, id, &answer),
-            (OpCtx::Settle { id, verdict, report, late }, answer) => {
-                self.settled(now, id, verdict, report, late, &answer)
-            }
-            (OpCtx::Park { id, .. }, answer) => self.parked(id, &answer),
-            (OpCtx::Unpark { id }, answer) => self.unparked(now, id, &answer),
-            (OpCtx::Trim(of), Answer::Trimmed { removed, more }) => {
-                let counter = match of {
-                    Retained::Dead => Counter::DeadTrimmed,
-                    Retained::Unconfirmed => Counter::UnconfirmedTrimmed,
-                };
-                self.count(counter, u64::from(removed));
-                if let Some(p) = self.partition(at).filter(|_| more) {
-                    p.trim_from(now.mono_ms);
-                }
-            }
-            (OpCtx::Trim(_), _) => {}
-            (OpCtx::Schedule { reply, timer, name, begun }, Answer::Schedule(a)) => {
-                self.scheduled(now, reply, timer, (name, begun), a)
-            }
-            (OpCtx::Cancel { reply, id, name }, Answer::Cancel(a)) => self.cancelled(at, reply, id, name, a),
-            (OpCtx::Reschedule { reply, id, name, due }, Answer::Reschedule(a)) => {
-                self.rescheduled(at, (reply, id, name, due), a);
-            }
-            (OpCtx::Replay { reply, id }, answer) => self.replayed(reply, id, &answer),
-            (OpCtx::Purge { reply }, answer) => {
-                let done = answer.is_done();
-                self.reply(reply, if done { OpReply::Done } else { OpReply::NotFound });
-            }
-            (ctx, answer) => {
-                let text = format!("an answer of another kind than the operation: {answer:?}");
-                self.not_applied(at, ctx, ErrorCode::Unknown, &text);
-                self.lane_ended(at, LaneError::Broken(text));
-            }
+    fn applied(&mut self, now: Now, at: PartitionId, pending: Pending, answer: Answer) {
+        match (pending, answer) {
+            (Pending::Own(own), Answer::Refused(_)) => self.put_off(at, own),
+            (Pending::Own(own), answer) => self.own_applied(now, at, own, &answer),
+            (Pending::Asked(asked), Answer::Refused(refusal)) => self.refused(at, asked, refusal),
+            (Pending::Asked(asked), answer) => self.asked_applied(now, at, asked, answer),
         }
     }
 
     /// An operation of the owner's own that the store would not take for now: again after a pause.
-    fn put_off(&mut self, at: PartitionId, op: Op, ctx: OpCtx) {
+    fn put_off(&mut self, at: PartitionId, own: Own) {
         if let Some(p) = self.partition(at) {
-            p.push_put_off(op, ctx);
+            p.push_put_off(own);
         }
+    }
+
+    fn own_applied(&mut self, now: Now, at: PartitionId, own: Own, answer: &Answer) {
+        match own {
+            Own::Take { id, .. } => self.taken(now, id, answer),
+            Own::Settle(settling) => self.settled(now, settling, answer),
+            Own::Park(id) => self.parked(id, answer),
+            Own::Unpark(id) => self.unparked(now, id, answer),
+            Own::Trim(trim) => self.trimmed(now, at, &trim, answer),
+        }
+    }
+
+    fn trimmed(&mut self, now: Now, at: PartitionId, trim: &Trim, answer: &Answer) {
+        let Answer::Trimmed { removed, more } = *answer else { return };
+        let counter = match trim.of {
+            Retained::Dead => Counter::DeadTrimmed,
+            Retained::Unconfirmed => Counter::UnconfirmedTrimmed,
+        };
+        self.count(counter, u64::from(removed));
+        if let Some(p) = self.partition(at).filter(|_| more) {
+            p.trim_from(now.mono_ms);
+        }
+    }
+
+    /// Has memory agree with what the store has done for a client, and tells the client.
+    fn asked_applied(&mut self, now: Now, at: PartitionId, asked: Asked, answer: Answer) {
+        let reply = match (&asked.op, answer) {
+            (RequestOp::Schedule(asked::Schedule { timer, .. }), Answer::Schedule(answer)) => {
+                self.scheduled(now, timer, asked.key.as_ref(), asked.begun, answer)
+            }
+            (RequestOp::Cancel(_), Answer::Cancel(answer)) => self.cancelled(answer),
+            (RequestOp::Reschedule(asked::Reschedule { due, .. }), Answer::Reschedule(answer)) => {
+                self.rescheduled(*due, answer)
+            }
+            (RequestOp::Replay(asked::Replay { id }), answer) => self.replayed(*id, &answer),
+            (RequestOp::Purge(_), answer) => {
+                if answer.is_done() {
+                    OpReply::Done
+                } else {
+                    OpReply::NotFound
+                }
+            }
+            (_, answer) => {
+                let text = format!("an answer of another kind than the operation: {answer:?}");
+                self.not_applied(at, asked, ErrorCode::Unknown, &text);
+                return self.lane_ended(at, LaneError::Broken(text));
+            }
+        };
+        self.end_edit(at, asked.held, asked.key);
+        self.reply(asked.reply, reply);
     }
 }

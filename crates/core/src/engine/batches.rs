@@ -5,7 +5,6 @@
 //! Not in here: the order in the queue (`queue`), answers (`answers`).
 
 use mtimer_protocol::OpReply;
-use mtimer_store::ops::{Replay, Unpark};
 use mtimer_store::{Batch, Op};
 use mtimer_types::{PartitionId, Time};
 
@@ -13,8 +12,7 @@ use super::calls::OpenCall;
 use super::deferral::{DEFER_MS, Flush, TICK_MS};
 use super::open_requests::OpenRequests;
 use super::partition::OwnedPartition;
-use super::purpose::OpCtx;
-use super::queue::Queued;
+use super::pending::{Asked, Pending};
 use super::recent::RecentIds;
 use super::requests::{away, check_age};
 use super::{Engine, EnginePhase};
@@ -24,7 +22,23 @@ use crate::api::{Call, Effect, Now};
 const LEAST_BATCH_BYTES: u64 = 64 * 1024;
 
 /// A client's operation that does not go to the store, and its answer.
-type AnsweredHere = (PartitionId, OpCtx, OpReply);
+type AnsweredHere = (PartitionId, Asked, OpReply);
+
+/// Operations that leave, each as the store gets it and as it was asked for.
+struct Leaving {
+    ops: Vec<Op>,
+    pending: Vec<Pending>,
+}
+
+impl Leaving {
+    fn with_capacity(n: usize) -> Self {
+        Self { ops: Vec::with_capacity(n), pending: Vec::with_capacity(n) }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.ops.is_empty()
+    }
+}
 
 /// The most that a batch carries.
 #[derive(Clone, Copy, Debug)]
@@ -72,7 +86,7 @@ impl Engine {
                 if waiting.is_empty() {
                     break;
                 }
-                waiting.into_iter().for_each(|(_, ctx)| self.decline(at, ctx, answer.clone()));
+                waiting.into_iter().for_each(|asked| self.decline(at, asked, answer.clone()));
             }
         }
     }
@@ -95,11 +109,12 @@ impl Engine {
                         break;
                     }
                 };
-                let queued = p.take_batch(now, size, &mut self.recent, &self.requests, &mut overtaken);
-                if queued.is_empty() && claim.is_none() {
+                let leaving = p.take_batch(now, size, &mut self.recent, &self.requests, &mut overtaken);
+                if leaving.is_empty() && claim.is_none() {
                     continue;
                 }
-                self.effects.push(Effect::Call(p.id(), Call::Apply(p.begin_batch(now, claim, queued))));
+                let batch = p.begin_batch(now, claim, leaving);
+                self.effects.push(Effect::Call(p.id(), Call::Apply(batch)));
             }
         }
         overtaken
@@ -115,9 +130,9 @@ impl Engine {
         let ready =
             |p: &&mut OwnedPartition| p.queue.has_deferrable() && !p.is_releasing() && !p.calls.has_batch();
         let Some(p) = self.partitions.get_mut(at).filter(ready) else { return };
-        let queued = p.take_batch(now, size, &mut self.recent, &self.requests, &mut overtaken);
-        if !queued.is_empty() {
-            self.effects.push(Effect::Call(at, Call::Apply(p.begin_batch(now, None, queued))));
+        let leaving = p.take_batch(now, size, &mut self.recent, &self.requests, &mut overtaken);
+        if !leaving.is_empty() {
+            self.effects.push(Effect::Call(at, Call::Apply(p.begin_batch(now, None, leaving))));
         }
         self.answer_overtaken(overtaken);
     }
@@ -129,8 +144,8 @@ impl Engine {
         if let Some(p) = self.partitions.get_mut(at) {
             p.queue_put_off();
             while !p.queue.is_empty() {
-                let queued = p.take_batch(now, size, &mut self.recent, &self.requests, &mut overtaken);
-                self.effects.push(Effect::Call(at, Call::Apply(p.begin_batch(now, None, queued))));
+                let leaving = p.take_batch(now, size, &mut self.recent, &self.requests, &mut overtaken);
+                self.effects.push(Effect::Call(at, Call::Apply(p.begin_batch(now, None, leaving))));
             }
         }
         self.answer_overtaken(overtaken);
@@ -145,8 +160,8 @@ impl Engine {
     }
 
     fn answer_overtaken(&mut self, overtaken: Vec<AnsweredHere>) {
-        for (at, ctx, answer) in overtaken {
-            self.decline(at, ctx, answer);
+        for (at, asked, answer) in overtaken {
+            self.decline(at, asked, answer);
         }
     }
 }
@@ -170,11 +185,10 @@ impl OwnedPartition {
         if is_idle && claim.is_none() { NextBatch::Wait { until } } else { NextBatch::Send { claim } }
     }
 
-    /// Takes the operations of the next batch. Two kinds go to `overtaken` instead, with their
-    /// answers: a schedule that must not be asked of the store any more ([`Self::known`]), and what
-    /// a client first sent longer ago than outcomes are kept, since it may be a repeat whose
-    /// outcome is forgotten. The others leave for the store, but for those that have become
-    /// pointless ([`Self::prepare_to_leave`]).
+    /// Takes the operations of the next batch, completed ([`Self::complete`]). Two kinds go to
+    /// `overtaken` instead, with their answers: a schedule that must not be asked of the store any
+    /// more ([`Self::known`]), and what a client first sent longer ago than outcomes are kept, since
+    /// it may be a repeat whose outcome is forgotten.
     fn take_batch(
         &mut self,
         now: Now,
@@ -182,37 +196,36 @@ impl OwnedPartition {
         recent: &mut RecentIds,
         requests: &OpenRequests,
         overtaken: &mut Vec<AnsweredHere>,
-    ) -> Vec<Queued> {
+    ) -> Leaving {
         self.flush.clear();
-        let mut queued = self.queue.take(size.ops, size.bytes);
-        let known = |recent: &mut RecentIds, ctx: &OpCtx| match ctx {
-            OpCtx::Schedule { timer, .. } => self.known(recent, now, timer),
-            _ => None,
-        };
-        let refused = |ctx: &OpCtx| check_age(now.time, requests.first_sent(ctx.reply()?)?);
-        let mut answer = |ctx: &OpCtx| known(recent, ctx).or_else(|| refused(ctx));
-        if queued.iter().any(|(_, ctx)| answer(ctx).is_some()) {
-            for (op, ctx) in std::mem::take(&mut queued) {
-                match answer(&ctx) {
-                    Some(reply) => overtaken.push((self.id(), ctx, reply)),
-                    None => queued.push((op, ctx)),
+        let queued = self.queue.take(size.ops, size.bytes);
+        let mut leaving = Leaving::with_capacity(queued.len());
+        for pending in queued {
+            let mut pending = match pending {
+                Pending::Own(_) => pending,
+                Pending::Asked(asked) => {
+                    let known = asked.op.subject().brings().and_then(|timer| self.known(recent, now, timer));
+                    let too_old = || check_age(now.time, requests.first_sent(asked.reply)?);
+                    if let Some(answer) = known.or_else(too_old) {
+                        overtaken.push((self.id(), asked, answer));
+                        continue;
+                    }
+                    Pending::Asked(asked)
                 }
+            };
+            if let Some(op) = self.complete(now.time, &mut pending) {
+                leaving.ops.push(op);
+                leaving.pending.push(pending);
             }
         }
-        queued.retain_mut(|(op, ctx)| self.prepare_to_leave(op, ctx));
-        queued
+        leaving
     }
 
     /// Makes a batch, which is under way from here on.
-    fn begin_batch(&mut self, now: Now, claim: Option<Time>, queued: Vec<Queued>) -> Batch {
-        let (mut ops, ctxs): (Vec<Op>, Vec<OpCtx>) = queued.into_iter().unzip();
-        for op in &mut ops {
-            if let Op::Replay(Replay { fire, .. }) | Op::Unpark(Unpark { fire, .. }) = op {
-                *fire = now.time;
-            }
-        }
+    fn begin_batch(&mut self, now: Now, claim: Option<Time>, leaving: Leaving) -> Batch {
+        let Leaving { ops, pending } = leaving;
         self.claims.ask(claim);
-        self.calls.push(OpenCall::Apply { ctxs, claim, begun: now.mono_ms });
+        self.calls.push(OpenCall::Apply { pending, claim, begun: now.mono_ms });
         Batch { now: now.time, claim, ops }
     }
 }

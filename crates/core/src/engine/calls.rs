@@ -8,14 +8,14 @@ use std::collections::VecDeque;
 
 use mtimer_types::{Destination, Time, TimerId};
 
-use super::purpose::OpCtx;
+use super::pending::Pending;
 use super::questions::QueryPart;
 
 /// A call that was not answered yet.
 #[derive(Debug)]
 pub(super) enum OpenCall {
     Apply {
-        ctxs: Vec<OpCtx>,
+        pending: Vec<Pending>,
         claim: Option<Time>,
         /// When it was made, monotonic ms.
         begun: u64,
@@ -118,9 +118,9 @@ impl Calls {
     }
 
     /// Whether an operation that `wanted` accepts is under way.
-    pub(super) fn has_op(&self, wanted: impl Fn(&OpCtx) -> bool) -> bool {
+    pub(super) fn has_op(&self, wanted: impl Fn(&Pending) -> bool) -> bool {
         self.open.iter().any(|call| match call {
-            OpenCall::Apply { ctxs, .. } => ctxs.iter().any(&wanted),
+            OpenCall::Apply { pending, .. } => pending.iter().any(&wanted),
             _ => false,
         })
     }
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     fn apply(claim: Option<u64>) -> OpenCall {
-        OpenCall::Apply { ctxs: Vec::new(), claim: claim.map(Time::from_ms), begun: 0 }
+        OpenCall::Apply { pending: Vec::new(), claim: claim.map(Time::from_ms), begun: 0 }
     }
 
     #[test]

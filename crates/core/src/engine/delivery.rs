@@ -1,15 +1,14 @@
 //! From due to sent.
 
 use mtimer_protocol::{Delivery, ServerMessage};
-use mtimer_store::ops::Take;
-use mtimer_store::{Answer, Op, Verdict};
+use mtimer_store::{Answer, Verdict};
 use mtimer_types::{Mode, Time, TimerId};
 
 use super::clearance::{Clearance, Facts, Stage, clearance};
 use super::destination::Dest;
 use super::destination_members::{DestIx, MemberRef};
 use super::partition::OwnedPartition;
-use super::purpose::OpCtx;
+use super::pending::Own;
 use super::table::{EntryState, Flight, TimerEntry};
 use super::{Engine, EnginePhase};
 use crate::api::{Counter, Effect, Now};
@@ -188,8 +187,7 @@ impl Engine {
                 let is_whole = entry.record.accepted.is_none();
                 let timer = is_whole.then(|| entry.record.timer.clone());
                 self.set_state(id, EntryState::Taking { member });
-                let op = Op::Take(Take { id, failed, timer });
-                self.enqueue(id.partition(), op, OpCtx::Take { id, failed });
+                self.enqueue(id.partition(), Own::Take { id, failed, timer });
             }
             _ => self.deliver(now, id, member),
         }

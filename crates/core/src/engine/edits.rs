@@ -19,79 +19,101 @@
 //!
 //! Not in here: the queue in which edits wait (`queue`), their answers (`replies`).
 
-use mtimer_store::Op;
-use mtimer_store::ops::{Cancel, Park, Reschedule, Schedule, Take};
+use mtimer_protocol::RequestOp;
+use mtimer_protocol::ops as asked;
+use mtimer_store::ops::{Cancel, Park, Purge, Replay, Reschedule, Schedule, Settle, Take, Unpark};
+use mtimer_store::{Op, RequestId};
 use mtimer_types::{KeyPolicy, Target, Time, TimerId};
 
 use super::partition::OwnedPartition;
-use super::purpose::{KeyName, OpCtx};
+use super::pending::{Asked, KeyName, Own, Pending, Settling};
 use super::table::{EntryState, TimerEntry};
 
 impl OwnedPartition {
-    /// An operation leaves for the store: says what is under way of the timer that it names, and
-    /// holds the one that it can change. False: it has become pointless.
-    pub(super) fn prepare_to_leave(&mut self, op: &mut Op, ctx: &mut OpCtx) -> bool {
-        if let (
-            Op::Schedule(Schedule { policy: KeyPolicy::Keep, .. }),
-            OpCtx::Schedule { name: Some(name), begun, .. },
-        ) = (&*op, &mut *ctx)
-        {
-            *begun = self.may_have_begun(name);
+    /// Makes the store's operation of one that leaves at `now`. `None`: it has become pointless.
+    pub(super) fn complete(&mut self, now: Time, pending: &mut Pending) -> Option<Op> {
+        match pending {
+            Pending::Asked(asked) => Some(self.complete_asked(now, asked)),
+            Pending::Own(own) => self.complete_own(now, own),
         }
-        match op {
-            Op::Cancel(Cancel { target, sent_attempt, .. }) => {
+    }
+
+    /// Says what is under way of the timer that a client's operation names, and holds the one that
+    /// it can change.
+    fn complete_asked(&mut self, now: Time, asked: &mut Asked) -> Op {
+        if let RequestOp::Schedule(asked::Schedule { policy: KeyPolicy::Keep, .. }) = &asked.op {
+            asked.begun = asked.key.as_ref().is_some_and(|key| self.may_have_begun(key));
+        }
+        let op = match &asked.op {
+            RequestOp::Schedule(asked::Schedule { timer, policy }) => {
+                Schedule { timer: timer.clone(), policy: *policy }.into()
+            }
+            RequestOp::Cancel(asked::Cancel { target, request }) => {
                 // A timer that is being taken is not delivered while this cancel is under way.
-                *sent_attempt = self.named(target).and_then(|id| self.sent_attempt(id));
+                let sent_attempt = self.named(target).and_then(|id| self.sent_attempt(id));
+                Cancel { target: target.clone(), sent_attempt, request: RequestId(*request) }.into()
             }
-            Op::Reschedule(Reschedule { target, is_begun, .. }) => {
-                *is_begun = self.named(target).is_some_and(|id| self.is_begun(id));
+            RequestOp::Reschedule(asked::Reschedule { target, due, request }) => {
+                let is_begun = self.named(target).is_some_and(|id| self.is_begun(id));
+                let (target, due, request) = (target.clone(), *due, RequestId(*request));
+                Reschedule { target, due, is_begun, request }.into()
             }
-            // An edit that overtook it in the queue may have ended the timer.
-            Op::Take(Take { id, .. }) => {
-                return self.table.get(*id).is_some_and(|entry| entry.state.taking().is_some());
+            RequestOp::Replay(asked::Replay { id }) => Replay { id: *id, fire: now }.into(),
+            RequestOp::Purge(asked::Purge { id }) => Purge { id: *id }.into(),
+        };
+        self.hold(asked);
+        op
+    }
+
+    fn complete_own(&mut self, now: Time, own: &mut Own) -> Option<Op> {
+        Some(match own {
+            Own::Take { id, failed, timer } => {
+                // An edit that overtook it in the queue may have ended the timer.
+                self.table.get(*id).and_then(|entry| entry.state.taking())?;
+                Take { id: *id, failed: *failed, timer: timer.take() }.into()
             }
-            Op::Park(Park { id, failed }) => {
-                let Some(entry) = self.table.get_mut(*id) else { return false };
+            Own::Settle(Settling { id, verdict, timer, .. }) => {
+                Settle { id: *id, verdict: verdict.clone(), timer: timer.take() }.into()
+            }
+            Own::Park(id) => {
+                let entry = self.table.get_mut(*id)?;
                 // An attempt may have failed while it was queued.
-                *failed = entry.attempt() - 1;
-                match entry.state.park_sent() {
-                    Some(sent @ false) => *sent = true,
-                    Some(true) | None => return false,
+                let failed = entry.attempt() - 1;
+                match entry.state.park_sent()? {
+                    true => return None,
+                    sent => *sent = true,
                 }
+                Park { id: *id, failed }.into()
             }
-            Op::Schedule(_) | Op::Settle(_) | Op::Unpark(_) | Op::Replay(_) | Op::Purge(_) | Op::Trim(_) => {}
-        }
-        self.hold(op, ctx);
-        true
+            Own::Unpark(id) => Unpark { id: *id, fire: now }.into(),
+            Own::Trim(trim) => trim.clone().into(),
+        })
     }
 
     /// Holds the timer that a client's operation can change, until it is answered. One that changes
     /// nothing in any case holds nothing: however often a client repeats it, the timer is sent.
-    pub(super) fn hold(&mut self, op: &Op, ctx: &mut OpCtx) {
-        let (target, held, name) = match (op, ctx) {
-            (
-                Op::Schedule(Schedule { timer, policy: KeyPolicy::Replace }),
-                OpCtx::Schedule { name: Some(name), .. },
-            ) => {
-                if self.table.by_key(name) != Some(timer.id) {
-                    self.key_edits.hold(name);
+    pub(super) fn hold(&mut self, asked: &mut Asked) {
+        let target = match &asked.op {
+            RequestOp::Schedule(asked::Schedule { timer, policy: KeyPolicy::Replace }) => {
+                if let Some(key) = asked.key.as_ref().filter(|key| self.table.by_key(key) != Some(timer.id)) {
+                    self.key_edits.hold(key);
                 }
                 return;
             }
-            (Op::Cancel(Cancel { target, .. }), OpCtx::Cancel { id, name, .. }) => (target, id, name),
-            (Op::Reschedule(Reschedule { target, due, .. }), OpCtx::Reschedule { id, name, .. }) => {
+            RequestOp::Reschedule(asked::Reschedule { target, due, .. }) => {
                 if self.named(target).is_some_and(|id| self.is_unmovable(id, *due)) {
                     return;
                 }
-                (target, id, name)
+                target
             }
-            _ => return,
+            RequestOp::Cancel(asked::Cancel { target, .. }) => target,
+            RequestOp::Schedule(_) | RequestOp::Replay(_) | RequestOp::Purge(_) => return,
         };
-        if let Some(name) = name {
-            self.key_edits.hold(name);
+        if let Some(key) = &asked.key {
+            self.key_edits.hold(key);
         }
-        let Some(id) = self.named(target).filter(|_| held.is_none()) else { return };
-        *held = Some(id);
+        let Some(id) = self.named(target).filter(|_| asked.held.is_none()) else { return };
+        asked.held = Some(id);
         self.edits.hold(id);
         if let Some(entry) = self.table.get_mut(id).filter(|e| !e.taken)
             && entry.state.park_sent() == Some(&mut false)

@@ -1,10 +1,10 @@
 //! What has no event of its own is looked over every so often.
 
+use mtimer_store::Retained;
 use mtimer_store::ops::Trim;
-use mtimer_store::{Op, Retained};
 
 use super::Engine;
-use super::purpose::OpCtx;
+use super::pending::Own;
 use crate::api::Now;
 
 /// Retained timers of one kind and partition that are trimmed at a time; what is left goes 50 ms
@@ -29,7 +29,7 @@ impl Engine {
             if p.begin_trim(now.mono_ms) {
                 for (of, max_age, keep) in retention {
                     let before = now.time - max_age;
-                    p.queue.push_own(Op::Trim(Trim { of, before, keep, limit: TRIM_STEP }), OpCtx::Trim(of));
+                    p.queue.push_own(Own::Trim(Trim { of, before, keep, limit: TRIM_STEP }));
                 }
             }
         }

@@ -5,37 +5,28 @@
 
 use std::collections::VecDeque;
 
-use mtimer_protocol::RequestOp;
-
 use super::hash::{Map, Seeded};
-use super::purpose::{KeyName, ReplyRef};
+use super::pending::{Asked, KeyName};
 
 /// Operations that wait for an earlier one on the same key, at most: they go to the store one by
 /// one.
 pub(super) const KEY_OPS: usize = 1_000;
 
-/// An operation of a client that waits for an earlier one on the same key.
-#[derive(Debug)]
-pub(super) struct KeyedOp {
-    pub(super) op: RequestOp,
-    pub(super) reply: ReplyRef,
-}
-
 /// What becomes of a new operation on a key.
 #[derive(Debug)]
 pub(super) enum Admission {
     /// Nothing else is under way: it goes now, and counts as under way.
-    Go(KeyedOp),
+    Go(Asked),
     /// It waits.
     Waits,
     /// [`KEY_OPS`] wait already.
-    TooMany(KeyedOp),
+    TooMany(Asked),
 }
 
 /// The operations on one key.
 #[derive(Debug, Default)]
 struct OpsOnKey {
-    waiting: VecDeque<KeyedOp>,
+    waiting: VecDeque<Asked>,
     /// The timer that has the key is not sent until the operation under way is answered.
     holds: bool,
 }
@@ -62,16 +53,17 @@ impl KeyQueue {
         self.waiting
     }
 
-    /// Takes in a new operation on a key.
-    pub(super) fn admit(&mut self, name: &KeyName, edit: KeyedOp) -> Admission {
+    /// Takes in a new operation. One that is on no key waits for none.
+    pub(super) fn admit(&mut self, asked: Asked) -> Admission {
+        let Some(name) = &asked.key else { return Admission::Go(asked) };
         let Some(edits) = self.by_key.get_mut(name) else {
             self.by_key.insert(name.clone(), OpsOnKey::default());
-            return Admission::Go(edit);
+            return Admission::Go(asked);
         };
         if edits.waiting.len() >= KEY_OPS {
-            return Admission::TooMany(edit);
+            return Admission::TooMany(asked);
         }
-        edits.waiting.push_back(edit);
+        edits.waiting.push_back(asked);
         self.waiting += 1;
         Admission::Waits
     }
@@ -89,7 +81,7 @@ impl KeyQueue {
     }
 
     /// The operation under way on a key was answered. Returns the next, which is under way now.
-    pub(super) fn end(&mut self, name: &KeyName) -> Option<KeyedOp> {
+    pub(super) fn end(&mut self, name: &KeyName) -> Option<Asked> {
         let edits = self.by_key.get_mut(name)?;
         edits.holds = false;
         let next = edits.waiting.pop_front();
@@ -101,33 +93,36 @@ impl KeyQueue {
     }
 
     /// The operations that wait, which will not be done.
-    pub(super) fn into_waiting(self) -> impl Iterator<Item = KeyedOp> {
+    pub(super) fn into_waiting(self) -> impl Iterator<Item = Asked> {
         self.by_key.into_values().flat_map(|edits| edits.waiting)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use mtimer_protocol::ops::Purge;
-    use mtimer_types::{Destination, Key, TimerId};
+    use mtimer_protocol::RequestOp;
+    use mtimer_protocol::ops::{Cancel, Purge};
+    use mtimer_types::{Destination, Key, Target, TimerId};
 
     use super::*;
+    use crate::engine::pending::ReplyRef;
 
     fn name(key: &str) -> KeyName {
         (Destination::new("test", "a").unwrap(), Key::new(key).unwrap())
     }
 
-    fn edit(n: usize) -> KeyedOp {
-        let op = RequestOp::Purge(Purge { id: TimerId::from_u128(1) });
-        KeyedOp { op, reply: ReplyRef { request: n, index: 0 } }
+    fn edit(key: &str, n: usize) -> Asked {
+        let (dest, key) = name(key);
+        let op = RequestOp::Cancel(Cancel { target: Target::Key(dest, key), request: 1 });
+        Asked::new(op, ReplyRef { request: n, index: 0 })
     }
 
     #[test]
     fn operations_on_one_key_go_one_after_the_other_and_other_keys_do_not_wait() {
         let mut keys = KeyQueue::new(Seeded(1));
-        assert!(matches!(keys.admit(&name("a"), edit(0)), Admission::Go(_)));
-        assert!(matches!(keys.admit(&name("a"), edit(1)), Admission::Waits));
-        assert!(matches!(keys.admit(&name("b"), edit(2)), Admission::Go(_)));
+        assert!(matches!(keys.admit(edit("a", 0)), Admission::Go(_)));
+        assert!(matches!(keys.admit(edit("a", 1)), Admission::Waits));
+        assert!(matches!(keys.admit(edit("b", 2)), Admission::Go(_)));
         assert_eq!(keys.waiting(), 1);
         assert_eq!(keys.end(&name("a")).map(|edit| edit.reply.request), Some(1));
         assert!(keys.end(&name("a")).is_none() && keys.end(&name("b")).is_none());
@@ -139,8 +134,8 @@ mod tests {
         let mut keys = KeyQueue::new(Seeded(1));
         keys.hold(&name("a"));
         assert!(!keys.holds(&name("a")), "nothing is under way");
-        keys.admit(&name("a"), edit(0));
-        keys.admit(&name("a"), edit(1));
+        keys.admit(edit("a", 0));
+        keys.admit(edit("a", 1));
         keys.hold(&name("a"));
         assert!(keys.holds(&name("a")) && !keys.holds(&name("b")));
         keys.end(&name("a"));
@@ -150,8 +145,19 @@ mod tests {
     #[test]
     fn so_many_wait_at_most() {
         let mut keys = KeyQueue::new(Seeded(1));
-        (0..=KEY_OPS).for_each(|n| _ = keys.admit(&name("a"), edit(n)));
-        assert!(matches!(keys.admit(&name("a"), edit(9)), Admission::TooMany(_)));
+        (0..=KEY_OPS).for_each(|n| _ = keys.admit(edit("a", n)));
+        assert!(matches!(keys.admit(edit("a", 9)), Admission::TooMany(_)));
         assert_eq!(keys.into_waiting().count(), KEY_OPS);
+    }
+
+    #[test]
+    fn what_is_on_no_key_waits_for_nothing() {
+        let mut keys = KeyQueue::new(Seeded(1));
+        let op = || RequestOp::Purge(Purge { id: TimerId::from_u128(1) });
+        for request in 0..2 {
+            let asked = Asked::new(op(), ReplyRef { request, index: 0 });
+            assert!(matches!(keys.admit(asked), Admission::Go(_)));
+        }
+        assert!(keys.is_empty());
     }
 }

@@ -1,12 +1,12 @@
 //! Into memory and out of it: what fires soon is loaded, within the budget; what does not fit goes
 //! back.
 
-use mtimer_store::{Load, Loaded, Op, Page, Place, Record, Taken, Verdict};
+use mtimer_store::{Load, Loaded, Page, Place, Record, Taken, Verdict};
 use mtimer_types::{DeadReason, PartitionId, Time, TimerId, limits::MAX_PAGE};
 
 use super::calls::OpenCall;
 use super::partition::OwnedPartition;
-use super::purpose::OpCtx;
+use super::pending::Own;
 use super::table::ENTRY_BYTES;
 use super::{Engine, EnginePhase};
 use crate::api::{Call, Counter, Effect, Now};
@@ -161,8 +161,7 @@ impl Engine {
             let failed = record.progress.failed;
             let error = record.progress.last_error.unwrap_or_default();
             let verdict = Verdict::Dead { reason: DeadReason::Stopped, failed, error };
-            let op = Op::settle(id, verdict.clone());
-            p.queue.push_own(op, OpCtx::Settle { id, verdict, report: None, late: false });
+            p.queue.push_own(Own::settle(id, verdict));
         }
     }
 
@@ -208,9 +207,7 @@ impl Engine {
                 self.adopt(now, row.record, fire, false);
             } else {
                 self.count(Counter::Unconfirmed, 1);
-                let verdict = Verdict::Unconfirmed;
-                let op = Op::settle(id, verdict.clone());
-                self.enqueue(at, op, OpCtx::Settle { id, verdict, report: None, late: false });
+                self.enqueue(at, Own::settle(id, Verdict::Unconfirmed));
             }
         }
         if let Some(next) = page.next {

@@ -6,7 +6,7 @@ use mtimer_protocol::OpReply;
 use mtimer_types::Time;
 use slab::Slab;
 
-use super::purpose::ReplyRef;
+use super::pending::ReplyRef;
 use crate::api::SessionId;
 
 #[derive(Debug)]

@@ -5,9 +5,8 @@ use mtimer_store::{Health, InFlight, LaneError};
 use mtimer_types::{Epoch, PartitionId, Time};
 
 use super::calls::OpenCall;
-use super::key_edits::KeyedOp;
 use super::partition::{OwnedPartition, Unfinished};
-use super::purpose::{OpCtx, failed};
+use super::pending::{Own, Pending, failed};
 use super::{Engine, EnginePhase};
 use crate::api::{Call, Counter, Effect, Now};
 
@@ -43,7 +42,7 @@ impl Engine {
     pub(super) fn lane_ended(&mut self, id: PartitionId, error: LaneError) {
         let Some(p) = self.partitions.remove(id) else { return };
         self.count(Counter::LanesEnded, 1);
-        let Unfinished { table, sent, unsent, waiting } = p.end();
+        let Unfinished { table, sent, unsent, waiting, questions } = p.end();
         for (timer, entry) in table.iter() {
             self.retire(*timer, entry);
         }
@@ -55,20 +54,23 @@ impl Engine {
         // What has left may have been applied, whatever has ended the lane: its answer may be lost,
         // or on its way here.
         let unknown = format!("{error}; whether it was done is not known, repeat it");
-        let sent = sent.into_iter().map(|ctx| (ctx, true));
-        for (ctx, sent) in sent.chain(unsent.into_iter().map(|ctx| (ctx, false))) {
-            match ctx {
-                OpCtx::Settle { id, report, .. } => {
+        let sent = sent.into_iter().map(|pending| (pending, ErrorCode::Unknown, &unknown));
+        let unsent = unsent.into_iter().map(|pending| (pending, code, &text));
+        for (pending, code, text) in sent.chain(unsent) {
+            match pending {
+                Pending::Asked(asked) => self.not_applied(id, asked, code, text),
+                Pending::Own(Own::Settle(settling)) => {
                     let why = self.settled_elsewhere();
-                    self.report(report, id, Some(why));
+                    self.report(settling.report, settling.id, Some(why));
                 }
-                OpCtx::Query(part) => self.query_failed(id, part, code, &text),
-                ctx if sent => self.not_applied(id, ctx, ErrorCode::Unknown, &unknown),
-                ctx => self.not_applied(id, ctx, code, &text),
+                Pending::Own(Own::Take { .. } | Own::Park(_) | Own::Unpark(_) | Own::Trim(_)) => {}
             }
         }
-        for KeyedOp { reply, .. } in waiting {
-            self.reply(reply, failed(code, text.as_str()));
+        for part in questions {
+            self.query_failed(id, part, code, &text);
+        }
+        for asked in waiting {
+            self.reply(asked.reply, failed(code, text.as_str()));
         }
         self.forget_parks(id);
         self.effects.push(Effect::LaneEnded(id, error));

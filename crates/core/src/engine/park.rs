@@ -1,8 +1,7 @@
 //! Set aside until somebody can take it: parking costs no memory and no attempts, and holds up
 //! nobody else.
 
-use mtimer_store::ops::{Park, Unpark};
-use mtimer_store::{Answer, Op, Page, Record};
+use mtimer_store::{Answer, Page, Record};
 use mtimer_types::{Destination, PartitionId, TimerId};
 
 use super::Engine;
@@ -10,7 +9,7 @@ use super::backlog_limit::{BacklogLimit, backlog_limit};
 use super::calls::OpenCall;
 use super::destination_members::DestIx;
 use super::flow::StallThresholds;
-use super::purpose::OpCtx;
+use super::pending::Own;
 use super::table::{EntryState, TimerEntry};
 use crate::api::{Call, Counter, Now};
 
@@ -76,8 +75,7 @@ impl Engine {
             return;
         }
         entry.state = EntryState::Parking { sent: false };
-        let failed = entry.attempt() - 1;
-        p.queue.push_own(Op::Park(Park { id, failed }), OpCtx::Park { id, failed });
+        p.queue.push_own(Own::Park(id));
     }
 
     pub(super) fn parked(&mut self, id: TimerId, answer: &Answer) {
@@ -138,7 +136,7 @@ impl Engine {
             if p.table.contains(id) {
                 continue;
             }
-            p.queue.push_own(Op::Unpark(Unpark { id, fire: now.time }), OpCtx::Unpark { id });
+            p.queue.push_own(Own::Unpark(id));
             let (fire, state) = (now.time, EntryState::Unparking);
             let entry = TimerEntry { record, dest, fire, covered: false, taken: false, state };
             p.table.insert(entry);

@@ -4,8 +4,6 @@
 //! The parts that others use directly keep their own invariants; everything else is private.
 
 use mtimer_protocol::{ErrorCode, OpReply};
-use mtimer_store::Op;
-use mtimer_store::ops::Park;
 use mtimer_types::limits::AWAY_MS;
 use mtimer_types::{Ended, Epoch, PartitionId, Time, Timer, TimerId};
 
@@ -15,9 +13,9 @@ use super::deferral::FlushTime;
 use super::hash::Seeded;
 use super::holds::Holds;
 use super::inherited::Inherited;
-use super::key_edits::{KeyQueue, KeyedOp};
-use super::purpose::{OpCtx, failed};
-use super::questions::Questions;
+use super::key_edits::KeyQueue;
+use super::pending::{Asked, Own, Pending, failed};
+use super::questions::{QueryPart, Questions};
 use super::queue::OpQueue;
 use super::recent::RecentIds;
 use super::table::{EntryState, TimerTable};
@@ -50,11 +48,13 @@ pub(super) struct Unfinished {
     /// The timers in memory.
     pub(super) table: TimerTable,
     /// What has gone to the store and has no answer.
-    pub(super) sent: Vec<OpCtx>,
+    pub(super) sent: Vec<Pending>,
     /// What has not gone to the store.
-    pub(super) unsent: Vec<OpCtx>,
+    pub(super) unsent: Vec<Pending>,
     /// What waits for an operation on the same key.
-    pub(super) waiting: Vec<KeyedOp>,
+    pub(super) waiting: Vec<Asked>,
+    /// Questions without an answer.
+    pub(super) questions: Vec<QueryPart>,
 }
 
 /// A partition that this broker owns.
@@ -71,7 +71,7 @@ pub(super) struct OwnedPartition {
     down_since: Option<u64>,
     horizon: Time,
     due: Vec<TimerId>,
-    put_off: Vec<(Op, OpCtx)>,
+    put_off: Vec<Own>,
     /// When dead letters and unconfirmed timers are trimmed next, monotonic ms.
     trim_at: u64,
     pub(super) table: TimerTable,
@@ -245,18 +245,23 @@ impl OwnedPartition {
     }
 
     /// Operations of the owner's own that the store would not take for now.
-    pub(super) fn put_off(&self) -> &[(Op, OpCtx)] {
+    pub(super) fn put_off(&self) -> &[Own] {
         &self.put_off
     }
 
-    /// Keeps an operation of the owner's own that the store would not take for now.
-    pub(super) fn push_put_off(&mut self, op: Op, ctx: OpCtx) {
-        if let Op::Park(Park { id, .. }) = &op
-            && let Some(sent) = self.table.get_mut(*id).and_then(|e| e.state.park_sent())
-        {
-            *sent = false;
+    /// Keeps an operation of the owner's own that the store would not take for now. What is trimmed
+    /// has its next time anyway.
+    pub(super) fn push_put_off(&mut self, own: Own) {
+        match own {
+            Own::Trim(_) => return,
+            Own::Park(id) => {
+                if let Some(sent) = self.table.get_mut(id).and_then(|e| e.state.park_sent()) {
+                    *sent = false;
+                }
+            }
+            Own::Take { .. } | Own::Settle(_) | Own::Unpark(_) => {}
         }
-        self.put_off.push((op, ctx));
+        self.put_off.push(own);
     }
 
     /// Queues again what the store would not take for now.
@@ -266,21 +271,22 @@ impl OwnedPartition {
     /// Anything else does not wait: an edit is told of a delivery whose outcome the store does not
     /// have, and of a timer that the edit has ended an outcome changes nothing.
     pub(super) fn queue_put_off(&mut self) {
-        for (op, ctx) in std::mem::take(&mut self.put_off) {
-            let state = op.id().and_then(|id| self.table.get(id)).map(|e| &e.state);
-            let moves = match &op {
-                Op::Take(_) => state.is_some_and(|s| s.taking().is_some()),
-                Op::Park(_) => state.is_some_and(EntryState::is_parking),
-                Op::Unpark(_) => state.is_some_and(EntryState::is_unparking),
-                _ => {
-                    self.queue.push_own(op, ctx);
+        for own in std::mem::take(&mut self.put_off) {
+            let id = own.id();
+            let state = id.and_then(|id| self.table.get(id)).map(|e| &e.state);
+            let moves = match own {
+                Own::Take { .. } => state.is_some_and(|s| s.taking().is_some()),
+                Own::Park(_) => state.is_some_and(EntryState::is_parking),
+                Own::Unpark(_) => state.is_some_and(EntryState::is_unparking),
+                Own::Settle(_) | Own::Trim(_) => {
+                    self.queue.push_own(own);
                     continue;
                 }
             };
-            if moves && op.id().is_some_and(|id| self.edited(id)) {
-                self.put_off.push((op, ctx));
+            if moves && id.is_some_and(|id| self.edited(id)) {
+                self.put_off.push(own);
             } else if moves {
-                self.queue.push_own(op, ctx);
+                self.queue.push_own(own);
             }
         }
     }
@@ -288,19 +294,25 @@ impl OwnedPartition {
     /// Ends the ownership: what was not done, or may not have been.
     pub(super) fn end(self) -> Unfinished {
         let Self { table, mut queue, calls, key_edits, put_off, mut questions, .. } = self;
-        let sent = calls.into_pending().flat_map(|call| match call {
-            OpenCall::Apply { ctxs, .. } => ctxs,
-            OpenCall::Query(part) => vec![OpCtx::Query(part)],
-            _ => Vec::new(),
-        });
-        let questions = questions.take_waiting().map(OpCtx::Query);
-        let queued = queue.take_all().into_iter().chain(put_off).map(|(_, ctx)| ctx);
-        Unfinished {
-            table,
-            sent: sent.collect(),
-            unsent: questions.chain(queued).collect(),
-            waiting: key_edits.into_waiting().collect(),
+        let mut sent = Vec::new();
+        let mut asked = Vec::new();
+        for call in calls.into_pending() {
+            match call {
+                OpenCall::Apply { mut pending, .. } => sent.append(&mut pending),
+                OpenCall::Query(part) => asked.push(part),
+                OpenCall::Load { .. }
+                | OpenCall::Unload { .. }
+                | OpenCall::Fetch(_)
+                | OpenCall::ParkedDestinations
+                | OpenCall::Parked { .. }
+                | OpenCall::Sweep { .. }
+                | OpenCall::Taken
+                | OpenCall::Release => {}
+            }
         }
+        asked.extend(questions.take_waiting());
+        let unsent = queue.take_all().into_iter().chain(put_off.into_iter().map(Pending::Own)).collect();
+        Unfinished { table, sent, unsent, waiting: key_edits.into_waiting().collect(), questions: asked }
     }
 
     /// Has the first trim of an ownership at `mono_ms`, or the next.
@@ -373,8 +385,8 @@ impl OwnedPartition {
 
     /// Whether at-most-once timers are being taken.
     pub(super) fn takes_under_way(&self) -> bool {
-        let take = |ctx: &OpCtx| matches!(ctx, OpCtx::Take { .. });
-        self.calls.has_op(take) || self.queue.has_take() || self.put_off().iter().any(|(_, ctx)| take(ctx))
+        let is_put_off = || self.put_off.iter().any(Own::is_take);
+        self.calls.has_op(Pending::is_take) || self.queue.has_take() || is_put_off()
     }
 }
 

@@ -13,17 +13,13 @@
 
 use std::collections::VecDeque;
 
-use mtimer_store::Op;
-
 use super::hash::{Map, Seeded};
-use super::purpose::OpCtx;
+use super::pending::{Asked, Own, Pending};
 use super::table::ENTRY_BYTES;
 use crate::api::SessionId;
 
 /// Operations of one session in one turn.
 const TURN_OPS: usize = 32;
-
-pub(super) type Queued = (Op, OpCtx);
 
 /// Where an operation waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,9 +34,9 @@ pub(super) enum QueueClass {
 
 #[derive(Debug)]
 pub(super) struct OpQueue {
-    prompt: VecDeque<Queued>,
-    parks: VecDeque<Queued>,
-    sessions: Map<SessionId, VecDeque<Queued>>,
+    prompt: VecDeque<Pending>,
+    parks: VecDeque<Pending>,
+    sessions: Map<SessionId, VecDeque<Asked>>,
     /// The sessions in `sessions`, in the order of their turns.
     turns: VecDeque<SessionId>,
     len: usize,
@@ -75,7 +71,7 @@ impl OpQueue {
 
     /// Whether a take waits.
     pub(super) fn has_take(&self) -> bool {
-        self.prompt.iter().any(|(op, _)| matches!(op, Op::Take(_)))
+        self.prompt.iter().any(Pending::is_take)
     }
 
     /// Whether something is here, and all of it may wait.
@@ -89,34 +85,37 @@ impl OpQueue {
     }
 
     /// Queues an operation of the owner's own that may wait until others go.
-    pub(super) fn push_deferrable(&mut self, op: Op, ctx: OpCtx) {
+    pub(super) fn push_deferrable(&mut self, own: Own) {
         self.deferrable += 1;
-        self.push_own(op, ctx);
+        self.push_own(own);
     }
 
     /// Queues an operation of the owner's own.
-    pub(super) fn push_own(&mut self, op: Op, ctx: OpCtx) {
-        let class =
-            if matches!(op, Op::Park(_) | Op::Unpark(_)) { QueueClass::Parks } else { QueueClass::Prompt };
-        self.push(class, op, ctx);
+    pub(super) fn push_own(&mut self, own: Own) {
+        self.len += 1;
+        let queue = if own.is_about_the_park() { &mut self.parks } else { &mut self.prompt };
+        queue.push_back(Pending::Own(own));
     }
 
-    pub(super) fn push(&mut self, class: QueueClass, op: Op, ctx: OpCtx) {
+    /// Queues what a client asks for.
+    pub(super) fn push_asked(&mut self, class: QueueClass, asked: Asked) {
         self.len += 1;
-        let queue = match class {
-            QueueClass::Prompt => &mut self.prompt,
-            QueueClass::Parks => &mut self.parks,
-            QueueClass::Session(session) => self.sessions.entry(session).or_insert_with(|| {
-                self.turns.push_back(session);
-                VecDeque::new()
-            }),
-        };
-        queue.push_back((op, ctx));
+        match class {
+            QueueClass::Prompt => self.prompt.push_back(Pending::Asked(asked)),
+            QueueClass::Parks => self.parks.push_back(Pending::Asked(asked)),
+            QueueClass::Session(session) => {
+                let queue = self.sessions.entry(session).or_insert_with(|| {
+                    self.turns.push_back(session);
+                    VecDeque::new()
+                });
+                queue.push_back(asked);
+            }
+        }
     }
 
     /// Takes the next batch: so many operations at most, and timers of so many bytes (one at
     /// least).
-    pub(super) fn take(&mut self, most: usize, most_bytes: u64) -> Vec<Queued> {
+    pub(super) fn take(&mut self, most: usize, most_bytes: u64) -> Vec<Pending> {
         let of_sessions = self.len - self.prompt.len() - self.parks.len();
         let mut batch = Vec::with_capacity(self.len.min(most));
         let lower = (self.parks.len() + of_sessions).min(most / 4);
@@ -129,9 +128,9 @@ impl OpQueue {
             let Some(session) = self.turns.pop_front() else { break };
             let Some(queue) = self.sessions.get_mut(&session) else { continue };
             for _ in 0..TURN_OPS.min(most - batch.len()) {
-                let Some(queued) = queue.pop_front() else { break };
-                bytes += weigh(&queued.0);
-                batch.push(queued);
+                let Some(asked) = queue.pop_front() else { break };
+                bytes += weigh(&asked);
+                batch.push(Pending::Asked(asked));
                 if bytes >= most_bytes {
                     break;
                 }
@@ -149,7 +148,7 @@ impl OpQueue {
     }
 
     /// Takes what waits in the queues of sessions.
-    pub(super) fn take_sessions(&mut self) -> Vec<Queued> {
+    pub(super) fn take_sessions(&mut self) -> Vec<Asked> {
         let mut all = Vec::new();
         while let Some(session) = self.turns.pop_front() {
             all.extend(self.sessions.remove(&session).into_iter().flatten());
@@ -159,7 +158,7 @@ impl OpQueue {
     }
 
     /// Takes everything.
-    pub(super) fn take_all(&mut self) -> Vec<Queued> {
+    pub(super) fn take_all(&mut self) -> Vec<Pending> {
         let mut all = Vec::with_capacity(self.len);
         while !self.is_empty() {
             all.append(&mut self.take(usize::MAX, u64::MAX));
@@ -169,31 +168,39 @@ impl OpQueue {
 }
 
 /// What memory may have to hold because of an operation, bytes.
-fn weigh(op: &Op) -> u64 {
-    op.subject().brings().map_or(0, |timer| ENTRY_BYTES + timer.content_bytes() as u64)
+fn weigh(asked: &Asked) -> u64 {
+    asked.op.subject().brings().map_or(0, |timer| ENTRY_BYTES + timer.content_bytes() as u64)
 }
 
 #[cfg(test)]
 mod tests {
-    use mtimer_store::ops::{Park, Purge, Schedule, Settle, Take, Unpark};
-    use mtimer_store::{Retained, Verdict};
+    use mtimer_protocol::RequestOp;
+    use mtimer_protocol::ops::{Purge, Schedule};
+    use mtimer_store::Verdict;
     use mtimer_types::{Destination, KeyPolicy, Time, Timer, TimerId};
 
     use super::*;
+    use crate::engine::pending::ReplyRef;
 
     fn id(n: u128) -> TimerId {
         TimerId::from_u128(n)
     }
 
-    fn numbers(batch: &[Queued]) -> Vec<u128> {
-        let number = |op: &Op| match op {
-            Op::Take(Take { id, .. })
-            | Op::Park(Park { id, .. })
-            | Op::Settle(Settle { id, .. })
-            | Op::Purge(Purge { id }) => id.as_u128(),
-            _ => unreachable!(),
+    fn asked(op: impl Into<RequestOp>) -> Asked {
+        Asked::new(op.into(), ReplyRef { request: 0, index: 0 })
+    }
+
+    fn number(asked: &Asked) -> u128 {
+        let RequestOp::Purge(Purge { id }) = &asked.op else { unreachable!() };
+        id.as_u128()
+    }
+
+    fn numbers(batch: &[Pending]) -> Vec<u128> {
+        let of = |pending: &Pending| match pending {
+            Pending::Own(own) => own.id().unwrap().as_u128(),
+            Pending::Asked(asked) => number(asked),
         };
-        batch.iter().map(|(op, _)| number(op)).collect()
+        batch.iter().map(of).collect()
     }
 
     fn queue() -> OpQueue {
@@ -201,20 +208,15 @@ mod tests {
     }
 
     fn park(q: &mut OpQueue, n: u128) {
-        q.push_own(Op::Park(Park { id: id(n), failed: 0 }), OpCtx::Park { id: id(n), failed: 0 });
+        q.push_own(Own::Park(id(n)));
     }
 
     fn ask(q: &mut OpQueue, session: u64, n: u128) {
-        q.push(
-            QueueClass::Session(SessionId(session)),
-            Op::Purge(Purge { id: id(n) }),
-            OpCtx::Trim(Retained::Dead),
-        );
+        q.push_asked(QueueClass::Session(SessionId(session)), asked(Purge { id: id(n) }));
     }
 
     fn settle(q: &mut OpQueue, n: u128) {
-        let ctx = OpCtx::Settle { id: id(n), verdict: Verdict::Ack, report: None, late: false };
-        q.push_own(Op::settle(id(n), Verdict::Ack), ctx);
+        q.push_own(Own::settle(id(n), Verdict::Ack));
     }
 
     #[test]
@@ -287,10 +289,7 @@ mod tests {
         let mut q = queue();
         let states = |q: &OpQueue| (q.may_wait(), q.has_deferrable());
         assert_eq!(states(&q), (false, false));
-        for n in 0..2 {
-            let ctx = OpCtx::Settle { id: id(n), verdict: Verdict::Ack, report: None, late: false };
-            q.push_deferrable(Op::settle(id(n), Verdict::Ack), ctx);
-        }
+        (0..2).for_each(|n| q.push_deferrable(Own::settle(id(n), Verdict::Ack)));
         assert_eq!(states(&q), (true, true));
         ask(&mut q, 1, 2);
         assert_eq!(states(&q), (false, true), "the other takes them along");
@@ -309,7 +308,7 @@ mod tests {
             settle(&mut q, 10 + n);
             park(&mut q, 20 + n);
         }
-        assert_eq!(numbers(&q.take_sessions()), [0, 1, 2]);
+        assert_eq!(q.take_sessions().iter().map(number).collect::<Vec<_>>(), [0, 1, 2]);
         assert_eq!((q.len(), q.parks(), q.take_sessions().len()), (6, 3, 0));
         ask(&mut q, 1, 5);
         assert_eq!(numbers(&q.take_all()), [10, 11, 12, 20, 21, 22, 5]);
@@ -322,7 +321,7 @@ mod tests {
         assert_eq!(q.take(16, 0).len(), 1);
         assert_eq!(q.take_all().len(), 2);
         assert!(q.is_empty() && q.take_all().is_empty());
-        assert_eq!(weigh(&Op::Unpark(Unpark { id: id(1), fire: Time::ZERO })), 0);
+        assert_eq!(weigh(&asked(Purge { id: id(1) })), 0);
     }
 
     #[test]
@@ -333,14 +332,14 @@ mod tests {
                 payload: vec![0; 1_000].into(),
                 ..Timer::new(id(n), Destination::new("test", "a").unwrap(), due)
             };
-            Op::Schedule(Schedule { timer: timer.into(), policy: KeyPolicy::Create })
+            asked(Schedule { timer: timer.into(), policy: KeyPolicy::Create })
         };
         let one = ENTRY_BYTES + 1_000;
         assert_eq!(weigh(&schedule(1)), one);
         for (most_bytes, count) in [(1, 1), (one, 1), (one + 1, 2), (2 * one, 2), (10 * one, 5)] {
             let mut q = queue();
             for n in 0..5 {
-                q.push(QueueClass::Session(SessionId(1)), schedule(n), OpCtx::Trim(Retained::Dead));
+                q.push_asked(QueueClass::Session(SessionId(1)), schedule(n));
             }
             assert_eq!(q.take(16, most_bytes).len(), count, "{most_bytes} bytes");
         }

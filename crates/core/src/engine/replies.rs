@@ -6,32 +6,29 @@
 
 use std::sync::Arc;
 
-use mtimer_protocol::{ErrorCode, OpReply};
+use mtimer_protocol::ops as asked;
+use mtimer_protocol::{ErrorCode, OpReply, RequestOp};
 use mtimer_store::{Answer, CancelAnswer, Record, Refusal, RescheduleAnswer, ScheduleAnswer};
 use mtimer_types::{DeadReason, PartitionId, Time, Timer, TimerId};
 
 use super::Engine;
-use super::purpose::{KeyName, OpCtx, ReplyRef, failed};
+use super::pending::{Asked, KeyName, failed};
 use crate::api::{Counter, Now};
 
 impl Engine {
     /// Answers an operation of a client that the store has not applied, or not confirmed.
-    pub(super) fn decline(&mut self, at: PartitionId, ctx: OpCtx, answer: OpReply) {
-        let is_schedule = matches!(ctx, OpCtx::Schedule { .. });
-        let (reply, id, name) = match ctx {
-            OpCtx::Schedule { reply, name, .. } => (reply, None, name),
-            OpCtx::Cancel { reply, id, name } | OpCtx::Reschedule { reply, id, name, .. } => {
-                (reply, id, name)
-            }
-            OpCtx::Replay { reply, .. } | OpCtx::Purge { reply } => (reply, None, None),
-            _ => return,
-        };
-        self.end_edit(at, id, name);
-        if is_schedule { self.reply_known(reply, answer) } else { self.reply(reply, answer) }
+    pub(super) fn decline(&mut self, at: PartitionId, asked: Asked, answer: OpReply) {
+        let Asked { op, reply, key, held, .. } = asked;
+        self.end_edit(at, held, key);
+        if op.subject().brings().is_some() {
+            self.reply_known(reply, answer)
+        } else {
+            self.reply(reply, answer)
+        }
     }
 
     /// An edit was answered: releases the timer that it held, and the key.
-    fn end_edit(&mut self, at: PartitionId, id: Option<TimerId>, name: Option<KeyName>) {
+    pub(super) fn end_edit(&mut self, at: PartitionId, id: Option<TimerId>, name: Option<KeyName>) {
         let Some(p) = self.partition(at) else { return };
         if let Some(id) = id {
             p.edits.release(id);
@@ -41,7 +38,7 @@ impl Engine {
             holder = p.table.by_key(&name);
             if let Some(next) = p.key_edits.end(&name) {
                 // Between two of them a timer that is due is sent, however many there are.
-                self.submit(at, next, Some(name), false);
+                self.submit(at, next, false);
             }
         }
         for held in [id, holder].into_iter().flatten() {
@@ -52,21 +49,21 @@ impl Engine {
     pub(super) fn scheduled(
         &mut self,
         now: Now,
-        reply: ReplyRef,
-        timer: Arc<Timer>,
-        (name, begun): (Option<KeyName>, bool),
+        timer: &Arc<Timer>,
+        key: Option<&KeyName>,
+        begun: bool,
         answer: ScheduleAnswer,
-    ) {
+    ) -> OpReply {
         let (id, at) = (timer.id, timer.id.partition());
         let said = match answer {
             ScheduleAnswer::Scheduled { new, replaced } => {
-                self.supersede(id, name.as_ref(), replaced);
+                self.supersede(id, key, replaced);
                 self.count(Counter::Scheduled, u64::from(new));
                 let within =
                     self.partition(at).is_some_and(|p| timer.due <= p.horizon() && !p.table.contains(id));
                 if within && new {
                     let due = timer.due;
-                    self.adopt(now, Record::accepted(timer, now.time), due, false);
+                    self.adopt(now, Record::accepted(timer.clone(), now.time), due, false);
                 } else if within {
                     // Stored earlier; by now it may be anywhere.
                     self.fetch(id);
@@ -83,8 +80,7 @@ impl Engine {
         if !matches!(said, OpReply::Scheduled { .. } | OpReply::Kept { .. }) {
             self.count(Counter::ScheduleRefused, 1);
         }
-        self.end_edit(at, None, name);
-        self.reply(reply, said);
+        said
     }
 
     /// The timer that had the key of a newly scheduled one has ended as replaced, unless this is
@@ -100,15 +96,8 @@ impl Engine {
         }
     }
 
-    pub(super) fn cancelled(
-        &mut self,
-        at: PartitionId,
-        reply: ReplyRef,
-        id: Option<TimerId>,
-        name: Option<KeyName>,
-        answer: CancelAnswer,
-    ) {
-        let said = match answer {
+    pub(super) fn cancelled(&mut self, answer: CancelAnswer) -> OpReply {
+        match answer {
             CancelAnswer::Cancelled(id) => {
                 self.count(Counter::Cancelled, 1);
                 self.forget(id);
@@ -123,9 +112,7 @@ impl Engine {
                 OpReply::TooLate(id)
             }
             CancelAnswer::NotFound => OpReply::NotFound,
-        };
-        self.end_edit(at, id, name);
-        self.reply(reply, said);
+        }
     }
 
     /// A cancel came too late: the delivery under way is the last. The store has made the timer a
@@ -139,14 +126,8 @@ impl Engine {
         self.read_anew(id);
     }
 
-    pub(super) fn rescheduled(
-        &mut self,
-        at: PartitionId,
-        ctx: (ReplyRef, Option<TimerId>, Option<KeyName>, Time),
-        answer: RescheduleAnswer,
-    ) {
-        let (reply, id, name, due) = ctx;
-        let said = match answer {
+    pub(super) fn rescheduled(&mut self, due: Time, answer: RescheduleAnswer) -> OpReply {
+        match answer {
             RescheduleAnswer::Rescheduled(id) => {
                 self.count(Counter::Rescheduled, 1);
                 self.move_to(id, due);
@@ -158,9 +139,7 @@ impl Engine {
                 failed(ErrorCode::Invalid, text)
             }
             RescheduleAnswer::NotFound => OpReply::NotFound,
-        };
-        self.end_edit(at, id, name);
-        self.reply(reply, said);
+        }
     }
 
     /// The store has moved a timer to another time, now or when this request was first sent; since
@@ -177,60 +156,56 @@ impl Engine {
         }
     }
 
-    pub(super) fn replayed(&mut self, reply: ReplyRef, id: TimerId, answer: &Answer) {
-        let said = match answer {
+    pub(super) fn replayed(&mut self, id: TimerId, answer: &Answer) -> OpReply {
+        match answer {
             Answer::Done => {
                 self.fetch(id);
                 OpReply::Done
             }
             Answer::KeyTaken(by) => OpReply::KeyTaken(*by),
             _ => OpReply::NotFound,
-        };
-        self.reply(reply, said);
+        }
     }
 
     /// An operation of a client that was not applied.
-    pub(super) fn not_applied(&mut self, at: PartitionId, ctx: OpCtx, code: ErrorCode, message: &str) {
-        self.decline(at, ctx, failed(code, message));
+    pub(super) fn not_applied(&mut self, at: PartitionId, asked: Asked, code: ErrorCode, message: &str) {
+        self.decline(at, asked, failed(code, message));
     }
 
-    pub(super) fn refused(&mut self, at: PartitionId, ctx: OpCtx, refusal: Refusal) {
+    pub(super) fn refused(&mut self, at: PartitionId, asked: Asked, refusal: Refusal) {
         let code = match refusal {
             Refusal::OutOfMemory | Refusal::DiskFull { .. } => ErrorCode::StoreFull,
             Refusal::ReadOnly | Refusal::MayEvict => ErrorCode::Unavailable,
             Refusal::NotReplicated => {
-                self.reread(at, &ctx);
+                self.reread(at, &asked);
                 ErrorCode::NotReplicated
             }
         };
-        self.not_applied(at, ctx, code, &refusal.to_string());
+        self.not_applied(at, asked, code, &refusal.to_string());
     }
 
     /// An operation was applied but not confirmed, so it counts as unanswered; memory has to agree
     /// with the store all the same: what is cancelled, replaced or moved must not be sent, what is
     /// filed must be.
-    fn reread(&mut self, at: PartitionId, ctx: &OpCtx) {
-        match ctx {
-            OpCtx::Schedule { timer, name, .. } => {
-                let id = timer.id;
-                let holder =
-                    name.as_ref().and_then(|name| self.partition(id.partition())?.table.by_key(name));
-                if let Some(holder) = holder.filter(|holder| *holder != id) {
+    fn reread(&mut self, at: PartitionId, asked: &Asked) {
+        let holder = || self.partitions.get(at)?.table.by_key(asked.key.as_ref()?);
+        match &asked.op {
+            RequestOp::Schedule(asked::Schedule { timer, .. }) => {
+                if let Some(holder) = holder().filter(|holder| *holder != timer.id) {
                     self.read_anew(holder);
                 }
-                if self.partition(id.partition()).is_some_and(|p| timer.due <= p.horizon()) {
-                    self.fetch(id);
+                if self.partition(at).is_some_and(|p| timer.due <= p.horizon()) {
+                    self.fetch(timer.id);
                 }
             }
-            OpCtx::Cancel { id, name, .. } | OpCtx::Reschedule { id, name, .. } => {
+            RequestOp::Cancel(_) | RequestOp::Reschedule(_) => {
                 // A timer that is named by its key may have come into memory since.
-                let holder = || self.partition(at)?.table.by_key(name.as_ref()?);
-                if let Some(id) = id.or_else(holder) {
+                if let Some(id) = asked.held.or_else(holder) {
                     self.read_anew(id);
                 }
             }
-            OpCtx::Replay { id, .. } => self.fetch(*id),
-            _ => {}
+            RequestOp::Replay(asked::Replay { id }) => self.fetch(*id),
+            RequestOp::Purge(_) => {}
         }
     }
 }

@@ -3,16 +3,14 @@
 //!
 //! Not in here: what follows from the answers (`replies`), questions (`queries`).
 
-use mtimer_protocol::ops::{self as asked, Subject};
+use mtimer_protocol::ops::Subject;
 use mtimer_protocol::{ErrorCode, OpReply, Request, RequestOp};
-use mtimer_store::ops::{Cancel, Purge, Replay, Reschedule, Schedule};
-use mtimer_store::{Op, RequestId};
 use mtimer_types::limits::{MAX_BATCH, MAX_SENT_AHEAD_MS, MAX_SESSION_INFLIGHT, REPEAT_HORIZON_MS};
-use mtimer_types::{PartitionId, Target, Time, TimerId};
+use mtimer_types::{PartitionId, Target, Time};
 
-use super::key_edits::{Admission, KEY_OPS, KeyedOp};
+use super::key_edits::{Admission, KEY_OPS};
 use super::partition::{OwnedPartition, QUEUE_OPS};
-use super::purpose::{KeyName, OpCtx, ReplyRef, failed};
+use super::pending::{Asked, ReplyRef, failed};
 use super::queue::QueueClass;
 use super::table::EntryState;
 use super::{Engine, EnginePhase};
@@ -80,7 +78,6 @@ impl Engine {
         if let Err(refusal) = self.check(now, &op, at) {
             return self.refuse(&op, reply, refusal);
         }
-        let name = op.subject().key().map(|(dest, key)| (dest.clone(), key.clone()));
         let Some(p) = self.partitions.get_mut(at) else { return };
         if let Some(timer) = op.subject().brings()
             && let Some(known) = p.known(&mut self.recent, now, timer)
@@ -89,16 +86,11 @@ impl Engine {
         }
         // Behind a backlog it holds its timer only once it leaves for the store.
         let soon = p.queue.len() < self.options.batch_ops;
-        let edit = KeyedOp { op, reply };
-        let admission = match &name {
-            Some(name) => p.key_edits.admit(name, edit),
-            None => Admission::Go(edit),
-        };
-        match admission {
-            Admission::Go(edit) => self.submit(at, edit, name, soon),
+        match p.key_edits.admit(Asked::new(op, reply)) {
+            Admission::Go(asked) => self.submit(at, asked, soon),
             Admission::Waits => {}
-            Admission::TooMany(KeyedOp { op, reply }) => {
-                let key = name.as_ref().map_or("", |(_, key)| key.as_str());
+            Admission::TooMany(Asked { op, reply, key, .. }) => {
+                let key = key.as_ref().map_or("", |(_, key)| key.as_str());
                 let text = format!("key {key} has {KEY_OPS} operations waiting: try again later");
                 self.refuse(&op, reply, failed(ErrorCode::Overloaded, text));
             }
@@ -151,50 +143,18 @@ impl Engine {
 
     /// Queues a client's operation. If it goes `soon`, no timer that it can change is sent from
     /// here on until it is answered; else from when it leaves for the store
-    /// ([`OwnedPartition::prepare_to_leave`]).
-    pub(super) fn submit(&mut self, at: PartitionId, edit: KeyedOp, name: Option<KeyName>, soon: bool) {
-        let KeyedOp { op, reply } = edit;
-        let session = self.requests.session(reply).unwrap_or(SessionId(0));
+    /// ([`OwnedPartition::complete`]).
+    pub(super) fn submit(&mut self, at: PartitionId, mut asked: Asked, soon: bool) {
+        let session = self.requests.session(asked.reply).unwrap_or(SessionId(0));
         let Some(p) = self.partition(at) else {
             let refusal = self.not_served(at);
-            return self.reply(reply, refusal);
-        };
-        let named = match op.subject() {
-            Subject::New(timer) => Some(timer.id),
-            Subject::Named(target) => p.named(target),
-            Subject::Retained(_) => None,
-        };
-        // What they say of a delivery under way, and the time to fire, is filled in when the batch
-        // is made.
-        let (op, mut ctx) = match op {
-            RequestOp::Schedule(asked::Schedule { timer, policy }) => {
-                let op = Op::Schedule(Schedule { timer: timer.clone(), policy });
-                (op, OpCtx::Schedule { reply, timer, name, begun: false })
-            }
-            RequestOp::Cancel(asked::Cancel { target, request }) => {
-                let request = RequestId(request);
-                (
-                    Op::Cancel(Cancel { target, sent_attempt: None, request }),
-                    OpCtx::Cancel { reply, id: None, name },
-                )
-            }
-            RequestOp::Reschedule(asked::Reschedule { target, due, request }) => {
-                let request = RequestId(request);
-                (
-                    Op::Reschedule(Reschedule { target, due, is_begun: false, request }),
-                    OpCtx::Reschedule { reply, id: None, name, due },
-                )
-            }
-            RequestOp::Replay(asked::Replay { id }) => {
-                (Op::Replay(Replay { id, fire: Time::ZERO }), OpCtx::Replay { reply, id })
-            }
-            RequestOp::Purge(asked::Purge { id }) => (Op::Purge(Purge { id }), OpCtx::Purge { reply }),
+            return self.reply(asked.reply, refusal);
         };
         if soon {
-            p.hold(&op, &mut ctx);
+            p.hold(&mut asked);
         }
-        let class = p.class_behind(named, &ctx).unwrap_or(QueueClass::Session(session));
-        p.queue.push(class, op, ctx);
+        let class = p.class_behind(&asked).unwrap_or(QueueClass::Session(session));
+        p.queue.push_asked(class, asked);
     }
 
     /// Answers a schedule without the store.
@@ -211,12 +171,15 @@ impl OwnedPartition {
     /// has the same key, waits or has waited until its batch was made. A client's operation has to
     /// follow it there. An operation that the store refused for now is in no queue, so a client's
     /// may overtake it ([`OwnedPartition::queue_put_off`]).
-    fn class_behind(&self, id: Option<TimerId>, ctx: &OpCtx) -> Option<QueueClass> {
-        let holder = match ctx {
-            OpCtx::Schedule { name: Some(name), .. } => self.table.by_key(name),
-            _ => None,
+    fn class_behind(&self, asked: &Asked) -> Option<QueueClass> {
+        let (id, holder) = match asked.op.subject() {
+            Subject::New(timer) => {
+                (Some(timer.id), asked.key.as_ref().and_then(|key| self.table.by_key(key)))
+            }
+            Subject::Named(target) => (self.named(target), None),
+            Subject::Retained(_) => (None, None),
         };
-        let of = |id: TimerId| match self.table.get(id).map(|e| &e.state) {
+        let of = |id| match self.table.get(id).map(|e| &e.state) {
             Some(EntryState::Parking { .. } | EntryState::Unparking) => Some(QueueClass::Parks),
             Some(EntryState::Settling { .. } | EntryState::Taking { .. }) => Some(QueueClass::Prompt),
             Some(

@@ -4,13 +4,12 @@
 //! Not in here: how the verdict is found (`settlements`, `delivery`).
 
 use mtimer_protocol::SettleRefusal;
-use mtimer_store::ops::Settle;
-use mtimer_store::{Answer, Op, Verdict};
+use mtimer_store::{Answer, Verdict};
 use mtimer_types::{DeadReason, TimerId};
 
 use super::Engine;
 use super::destination_members::MemberRef;
-use super::purpose::OpCtx;
+use super::pending::{Own, Settling};
 use super::table::{EntryState, Flight};
 use crate::api::{Counter, Now};
 
@@ -39,11 +38,10 @@ impl Engine {
             self.roster.dest_mut(dest).flow.begin_settling();
         }
         let deferrable = verdict == Verdict::Ack && self.may_wait(id, member);
-        let op = Op::Settle(Settle { id, verdict: verdict.clone(), timer });
-        let ctx = OpCtx::Settle { id, verdict, report, late: false };
+        let own = Own::Settle(Settling { id, verdict, timer, report, late: false });
         match self.partition(id.partition()) {
-            Some(p) if deferrable => p.queue.push_deferrable(op, ctx),
-            Some(p) => p.queue.push_own(op, ctx),
+            Some(p) if deferrable => p.queue.push_deferrable(own),
+            Some(p) => p.queue.push_own(own),
             None => {}
         }
     }
@@ -68,15 +66,8 @@ impl Engine {
     }
 
     /// The store has a verdict.
-    pub(super) fn settled(
-        &mut self,
-        now: Now,
-        id: TimerId,
-        verdict: Verdict,
-        report: Option<usize>,
-        late: bool,
-        answer: &Answer,
-    ) {
+    pub(super) fn settled(&mut self, now: Now, settling: Settling, answer: &Answer) {
+        let Settling { id, verdict, report, late, .. } = settling;
         if late {
             self.end_late_ack(id);
         }

@@ -3,12 +3,12 @@
 //! Not in here: the verdict on its way to the store, and what follows once it is there (`settle`).
 
 use mtimer_protocol::{SettleRefusal, Settlement};
-use mtimer_store::{Op, Verdict, record::cut_error};
+use mtimer_store::{Verdict, record::cut_error};
 use mtimer_types::{DeadReason, Epoch, HandlerOutcome, Mode, TimerId, limits};
 
 use super::Engine;
 use super::partition::OwnedPartition;
-use super::purpose::OpCtx;
+use super::pending::{Own, Settling};
 use super::table::{EntryState, Flight, TimerEntry};
 use crate::api::{Counter, Now, SessionId};
 use crate::figures::RedeliveryCause;
@@ -65,9 +65,8 @@ impl Engine {
                 // but the list of such deliveries names it.
                 let left = self.was_left(id, attempt, client);
                 let verdict = if left { Verdict::Ack } else { Verdict::LateAck { attempt } };
-                let op = Op::settle(id, verdict.clone());
-                let ctx = OpCtx::Settle { id, verdict, report: Some(report), late: true };
-                self.enqueue(id.partition(), op, ctx);
+                let settling = Settling { id, verdict, timer: None, report: Some(report), late: true };
+                self.enqueue(id.partition(), Own::Settle(settling));
                 if let Some(p) = self.partition(id.partition()) {
                     p.late_acks.hold(id);
                 }

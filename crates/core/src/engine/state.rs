@@ -4,14 +4,13 @@
 //! Nothing in here decides; nothing in here calls a stage.
 
 use mtimer_protocol::{OpReply, QueryAnswer, ServerMessage, SettleRefusal};
-use mtimer_store::Op;
 use mtimer_types::{PartitionId, TimerId};
 
 use super::Engine;
 use super::calls::OpenCall;
 use super::open_requests::AnsweredRequest;
 use super::partition::OwnedPartition;
-use super::purpose::{OpCtx, ReplyRef};
+use super::pending::{Own, ReplyRef};
 use super::settle_reports::SettleReport;
 use super::table::EntryState;
 use crate::api::{Call, Counter, Effect, SessionId};
@@ -55,9 +54,9 @@ impl Engine {
     }
 
     /// Queues an operation of the owner's own for the next batch.
-    pub(super) fn enqueue(&mut self, at: PartitionId, op: Op, ctx: OpCtx) {
+    pub(super) fn enqueue(&mut self, at: PartitionId, own: Own) {
         if let Some(p) = self.partition(at) {
-            p.queue.push_own(op, ctx);
+            p.queue.push_own(own);
         }
     }
 

@@ -4,13 +4,13 @@
 //! Invariant: the partition is owned and not being given up. Sweeps cost little, however many
 //! timers are parked: see `sweeps`.
 
-use mtimer_store::{Op, Page, Record, Verdict};
+use mtimer_store::{Page, Record, Verdict};
 use mtimer_types::{Destination, PartitionId, Time};
 
 use super::Engine;
 use super::calls::OpenCall;
 use super::destination_members::DestIx;
-use super::purpose::OpCtx;
+use super::pending::Own;
 use crate::api::{Call, Now};
 
 /// Parked timers of one page.
@@ -62,9 +62,7 @@ impl Engine {
             let here = self.partition(at).is_some_and(|p| p.table.contains(id));
             match deadline {
                 Some(_) if record.timer.is_past_deadline(now.time) && !here => {
-                    let verdict = Verdict::Expired;
-                    let op = Op::settle(id, verdict.clone());
-                    self.enqueue(at, op, OpCtx::Settle { id, verdict, report: None, late: false });
+                    self.enqueue(at, Own::settle(id, Verdict::Expired));
                 }
                 Some(d) => earliest = Some(earliest.map_or(d, |e: Time| e.min(d))),
                 None => {}

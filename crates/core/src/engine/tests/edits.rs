@@ -8,7 +8,7 @@ use mtimer_types::Key;
 
 use super::*;
 use crate::engine::partition::OwnedPartition;
-use crate::engine::purpose::OpCtx;
+use crate::engine::pending::{Own, Pending};
 use crate::engine::table::EntryState;
 
 impl Rig {
@@ -190,13 +190,14 @@ fn a_move_to_the_park_takes_no_failed_attempt_back() {
     entry.record.progress.failed = 1;
     entry.state = EntryState::Parking { sent: false };
     // The count with which it leaves, if it does.
-    let mut leaves = |failed| {
-        let mut op = Op::Park(Park { id, failed });
-        let leaves = p.prepare_to_leave(&mut op, &mut OpCtx::Park { id, failed });
+    let now = rig.now().time;
+    let p = rig.engine.partition(P).unwrap();
+    let mut leaves = || {
+        let op = p.complete(now, &mut Pending::Own(Own::Park(id)))?;
         let Op::Park(Park { failed, .. }) = op else { return None };
-        leaves.then_some(failed)
+        Some(failed)
     };
-    assert_eq!([leaves(0), leaves(1)], [Some(1), None]);
+    assert_eq!([leaves(), leaves()], [Some(1), None]);
 }
 
 #[test]
@@ -212,7 +213,8 @@ fn a_timer_that_an_edit_has_ended_is_not_taken() {
     let state = p.table.get(timer.id).map(|entry| &entry.state);
     assert!(matches!(state, Some(EntryState::Taking { .. })), "{state:?}");
     let leaves = |p: &mut OwnedPartition| {
-        p.prepare_to_leave(&mut Op::take(timer.id, 0), &mut OpCtx::Take { id: timer.id, failed: 0 })
+        let take = Own::Take { id: timer.id, failed: 0, timer: None };
+        p.complete(Time::ZERO, &mut Pending::Own(take)).is_some()
     };
     assert!(leaves(p));
     rig.engine.forget(timer.id);

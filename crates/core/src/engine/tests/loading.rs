@@ -5,7 +5,7 @@ use mtimer_store::{Batch, Load, Loaded, Op};
 
 use super::*;
 use crate::engine::calls::OpenCall;
-use crate::engine::purpose::OpCtx;
+use crate::engine::pending::Own;
 use crate::engine::table::ENTRY_BYTES;
 
 /// A broker of several partitions that have just been acquired, all with this claim of a
@@ -128,8 +128,7 @@ fn fewer_timers_on_their_way_to_the_park_stop_loads_while_memory_is_full() {
         p.calls.hold_batches();
         p.limit_horizon(Time::ZERO);
         for n in 0..parks {
-            let (id, failed) = (TimerId::from_u128(n), 0);
-            p.queue.push_own(Op::Park(Park { id, failed }), OpCtx::Park { id, failed });
+            p.queue.push_own(Own::Park(TimerId::from_u128(n)));
         }
         let now = rig.now();
         assert_eq!(loads(&mut rig.engine, now).len() == 1, is_loaded, "{memory_bytes} bytes, {parks} parks");

@@ -2,10 +2,10 @@
 
 use mtimer_protocol::ops;
 use mtimer_store::Op;
-use mtimer_store::ops::{Park, Schedule};
+use mtimer_store::ops::Schedule;
 
 use super::*;
-use crate::engine::purpose::OpCtx;
+use crate::engine::pending::Own;
 
 #[test]
 fn little_memory_is_kept_to_and_nothing_is_dropped() {
@@ -215,8 +215,7 @@ fn nothing_is_loaded_while_very_much_is_on_its_way_to_the_park() {
     let p = rig.engine.partition(P).unwrap();
     p.calls.hold_batches();
     for n in 0..20_001 {
-        let (id, failed) = (TimerId::from_u128(n), 0);
-        p.queue.push_own(Op::Park(Park { id, failed }), OpCtx::Park { id, failed });
+        p.queue.push_own(Own::Park(TimerId::from_u128(n)));
     }
     let horizon = p.horizon();
     rig.run(6_000);
