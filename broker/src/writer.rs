@@ -170,6 +170,7 @@ mod tests {
 
     use bytes::Bytes;
     use futures_util::StreamExt;
+    use mtimer_protocol::ops::PurgeReply;
     use mtimer_protocol::{Delivery, decode, frame_codec};
     use mtimer_types::limits::MAX_FRAME;
     use mtimer_types::{Epoch, Headers, Mode, Time, TimerId};
@@ -237,7 +238,7 @@ mod tests {
     #[tokio::test]
     async fn an_answer_over_the_frame_limit_goes_out_as_an_error() {
         let failed = OpReply::Failed { code: ErrorCode::Invalid, message: "x".repeat(MAX_FRAME) };
-        let reply = ServerMessage::Reply { corr: 8, replies: vec![failed, OpReply::Done] };
+        let reply = ServerMessage::Reply { corr: 8, replies: vec![failed, PurgeReply::Done.into()] };
         let counters = (0..80).map(|n| ("x".repeat(64 * 1024), n)).collect();
         let answer = QueryAnswer::Status(mtimer_protocol::Status { counters, ..Default::default() });
         let (read, counters) = over_the_wire(vec![reply, ServerMessage::Answer { corr: 9, answer }]).await;

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use mtimer_access::{Token, TokenEntry};
 use mtimer_broker::{AccessOptions, Broker, BrokerOptions, BrokerTlsOptions, start};
-use mtimer_protocol::ops::{Cancel, Purge};
+use mtimer_protocol::ops::{Cancel, CancelReply, Purge, ScheduleReply};
 use mtimer_protocol::{
     ClientMessage, ErrorCode, Hello, OpReply, Query, QueryAnswer, RequestOp, Role, ServerMessage,
 };
@@ -100,8 +100,8 @@ async fn each_operation_is_allowed_or_refused_by_itself() {
         ])
         .await;
     assert!(is_denied(&replies[0], "schedule", "group/other"), "{replies:?}");
-    assert_eq!(replies[1], OpReply::Scheduled { new: true, replaced: None });
-    assert_eq!(replies[2], OpReply::NotFound);
+    assert_eq!(replies[1], OpReply::Schedule(ScheduleReply::Scheduled { new: true, replaced: None }));
+    assert_eq!(replies[2], OpReply::Cancel(CancelReply::NotFound));
     assert!(is_denied(&replies[3], "cancel", "group/other"), "{replies:?}");
     assert!(is_denied(&replies[4], "cancel", "*") && is_denied(&replies[5], "operate", "*"), "{replies:?}");
 

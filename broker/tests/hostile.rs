@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use mtimer_broker::{Broker, BrokerOptions};
 use mtimer_core::EngineOptions;
-use mtimer_protocol::ops::Purge;
+use mtimer_protocol::ops::{Purge, ScheduleReply};
 use mtimer_protocol::{
     ClientMessage, Delivery, ErrorCode, OpReply, Query, Request, RequestOp, ServerMessage, SettleRefusal,
 };
@@ -106,7 +106,9 @@ async fn the_largest_frame_is_fine_once_welcomed() {
     let mut client = Client::welcomed(&broker).await;
     let timers: Vec<_> = (0..60).map(|_| timer("big", 3_600_000, &[1; 64 * 1024])).collect();
     let replies = client.request(timers.iter().map(schedule).collect()).await;
-    assert!(replies.iter().all(|r| matches!(r, OpReply::Scheduled { new: true, .. })));
+    assert!(
+        replies.iter().all(|r| matches!(r, OpReply::Schedule(ScheduleReply::Scheduled { new: true, .. })))
+    );
 }
 
 #[tokio::test]
@@ -214,7 +216,10 @@ async fn partial_frames_of_many_connections() {
     let mut client = Client::welcomed(&broker).await;
     let timers: Vec<_> = (0..60).map(|_| timer("big", 3_600_000, &[1; 64 * 1024])).collect();
     let replies = client.request(timers.iter().map(schedule).collect()).await;
-    assert!(replies.iter().all(|r| matches!(r, OpReply::Scheduled { new: true, .. })), "{replies:?}");
+    assert!(
+        replies.iter().all(|r| matches!(r, OpReply::Schedule(ScheduleReply::Scheduled { new: true, .. }))),
+        "{replies:?}"
+    );
     works(&broker, "others").await;
     let ended = tokio::time::timeout(support::TIMEOUT, hostile.join_all()).await;
     let held = (peak_kib() - before) * 1024;
@@ -244,7 +249,12 @@ async fn one_that_never_reads() {
     let timers: Vec<_> = (0..600).map(|_| timer("deaf", 1, &[7; 60 * 1024])).collect();
     for batch in timers.chunks(50) {
         let replies = other.request(batch.iter().map(schedule).collect()).await;
-        assert!(replies.iter().all(|r| matches!(r, OpReply::Scheduled { new: true, .. })), "{replies:?}");
+        assert!(
+            replies
+                .iter()
+                .all(|r| matches!(r, OpReply::Schedule(ScheduleReply::Scheduled { new: true, .. }))),
+            "{replies:?}"
+        );
     }
     wait_count(&broker, "outbox_overflows_total", 1).await;
     works(&broker, "others").await;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use mtimer_access::TokenEntry;
 use mtimer_broker::BrokerOptions;
+use mtimer_protocol::ops::ScheduleReply;
 use mtimer_protocol::{ClientMessage, ErrorCode, Hello, OpReply, Role, ServerMessage};
 use mtimer_store::MemoryStore;
 use mtimer_types::{HandlerOutcome, Timer};
@@ -35,7 +36,10 @@ fn later(app: &str, n: usize) -> Vec<Timer> {
 /// Schedules these; returns how many are stored, and the refusals.
 async fn scheduled(client: &mut Client, timers: &[Timer]) -> (usize, Vec<(ErrorCode, String)>) {
     let replies = client.request(timers.iter().map(schedule).collect()).await;
-    let stored = replies.iter().filter(|reply| matches!(reply, OpReply::Scheduled { .. })).count();
+    let stored = replies
+        .iter()
+        .filter(|reply| matches!(reply, OpReply::Schedule(ScheduleReply::Scheduled { .. })))
+        .count();
     let refusals = replies.into_iter().filter_map(|reply| match reply {
         OpReply::Failed { code, message } => Some((code, message)),
         _ => None,

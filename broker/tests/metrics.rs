@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use mtimer_broker::{
     AccessOptions, Broker, BrokerOptions, BrokerTlsOptions, DEFAULT_HTTP, HttpListen, StartError, start,
 };
-use mtimer_protocol::ops::{Cancel, Schedule};
+use mtimer_protocol::ops::{Cancel, CancelReply, Schedule, ScheduleReply};
 use mtimer_protocol::{ClientMessage, OpReply, Request, RequestOp, ServerMessage};
 use mtimer_store::{
     Acquire, AcquireError, Acquired, MemoryStore, OwnerRecord, Store, StoreClock, StoreFuture, StoreInfo,
@@ -308,13 +308,13 @@ async fn dead_letters_that_cancels_make_are_counted_by_their_reason() {
         let cancel = RequestOp::Cancel(Cancel { target: one.id.into(), request });
         // Before its retry is asked for, and while it waits for one.
         if request == 1 {
-            assert_eq!(client.request(vec![cancel]).await, [OpReply::TooLate(one.id)]);
+            assert_eq!(client.request(vec![cancel]).await, [OpReply::Cancel(CancelReply::TooLate(one.id))]);
             client.settle(&d, waiting.clone()).await;
             client.settled().await;
         } else {
             client.settle(&d, waiting.clone()).await;
             client.settled().await;
-            assert_eq!(client.request(vec![cancel]).await, [OpReply::TooLate(one.id)]);
+            assert_eq!(client.request(vec![cancel]).await, [OpReply::Cancel(CancelReply::TooLate(one.id))]);
         }
         let text = scrape(&broker).await;
         let counted = value(&text, "mtimer_dead_letters_total{reason=\"stopped\"}");
@@ -341,7 +341,9 @@ async fn ten_thousand_groups_are_no_more_series_than_the_setting_allows() {
             schedule(&timer)
         });
         let replies = client.request(ops.collect()).await;
-        assert!(replies.iter().all(|reply| matches!(reply, OpReply::Scheduled { .. })));
+        assert!(
+            replies.iter().all(|reply| matches!(reply, OpReply::Schedule(ScheduleReply::Scheduled { .. })))
+        );
     }
     for _ in 0..3 {
         client.schedule(&timer("most", 1, b"")).await;

@@ -21,28 +21,6 @@ pub struct Scheduled {
     pub being_delivered: bool,
 }
 
-/// Answers a cancel.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Cancelled {
-    /// No delivery starts after this answer, by any broker.
-    Cancelled(TimerId),
-    /// Delivered, being delivered, or possibly so. No further attempt follows.
-    TooLate(TimerId),
-    /// Nothing of that name.
-    NotFound,
-}
-
-/// Answers a reschedule.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Rescheduled {
-    /// The old time never fires. The id stays valid.
-    Rescheduled(TimerId),
-    /// Delivered, being delivered, or possibly so. Nothing changed.
-    TooLate(TimerId),
-    /// Nothing of that name.
-    NotFound,
-}
-
 /// Answers a replay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Replayed {

@@ -143,6 +143,7 @@ mod tests {
     use std::sync::Arc;
 
     use futures_util::FutureExt;
+    use mtimer_protocol::ops::PurgeReply;
     use tokio::sync::Semaphore;
 
     use super::*;
@@ -157,22 +158,22 @@ mod tests {
         assert_eq!(answers.len(), 4);
         let waiting = answers.all();
         tokio::pin!(waiting);
-        parts.pop().unwrap().answer(Ok(OpReply::Done));
+        parts.pop().unwrap().answer(Ok(PurgeReply::Done.into()));
         assert_eq!(semaphore.available_permits(), 0, "a few are not released alone");
         drop(parts.pop());
         assert_eq!(semaphore.available_permits(), 99);
         assert!(waiting.as_mut().now_or_never().is_none());
-        parts.remove(0).answer(Ok(OpReply::NotFound));
+        parts.remove(0).answer(Ok(PurgeReply::NotFound.into()));
         parts.remove(0).answer(Err(RequestError::Observer));
         assert_eq!(semaphore.available_permits(), 200);
         let all: Vec<_> = waiting.await.collect();
         assert!(matches!(
             &all[..],
             [
-                Ok(OpReply::NotFound),
+                Ok(OpReply::Purge(PurgeReply::NotFound)),
                 Err(RequestError::Observer),
                 Err(RequestError::Closed),
-                Ok(OpReply::Done)
+                Ok(OpReply::Purge(PurgeReply::Done))
             ]
         ));
     }
@@ -188,7 +189,7 @@ mod tests {
             let mut most = 0;
             // The first is not answered for long.
             for (answered, part) in parts.drain(1..).enumerate() {
-                part.answer(Ok(OpReply::Done));
+                part.answer(Ok(PurgeReply::Done.into()));
                 most = most.max(answered + 1 - semaphore.available_permits());
             }
             assert_eq!(most, rest, "of {total}");

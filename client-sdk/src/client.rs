@@ -4,23 +4,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use mtimer_protocol::ops;
-use mtimer_protocol::{OpReply, Query, QueryAnswer, RequestOp, TimerView};
+use mtimer_protocol::ops::{self, ScheduleReply};
+use mtimer_protocol::{Query, QueryAnswer, TimerView};
 use mtimer_types::{Destination, KeyPolicy, Target, Time, Timer, TimerId};
 use tokio::sync::watch;
 use tracing::Instrument as _;
 
-use crate::answer::{Cancelled, Info, Rescheduled, Scheduled, Stats};
+use crate::answer::{Info, Scheduled, Stats};
 use crate::clock::ClientClock;
 use crate::link::DialPlan;
 use crate::pool;
+use crate::sending::ClientOperation;
 use crate::settings::Settings;
 use crate::state::{ClientState, StopOnDrop};
 use crate::sync::Locked;
 use crate::trace::{self, Carried};
 use crate::{
-    Callback, CloseError, ConnectError, Outcome, Register, RegisterError, Registration, RequestError,
-    Schedule, ScheduleError, When,
+    Callback, Cancelled, CloseError, ConnectError, Outcome, Register, RegisterError, Registration,
+    RequestError, Rescheduled, Schedule, ScheduleError, When,
 };
 
 /// How long [`Client::connect`] waits for a cluster's other brokers once it has one: they are not
@@ -175,14 +176,14 @@ impl Client {
                 Ok((mut timer, policy)) => {
                     let id = timer.id;
                     carried.inject(&mut timer);
-                    ops.push(ops::Schedule { timer: Arc::new(timer), policy }.into());
+                    ops.push(ops::Schedule { timer: Arc::new(timer), policy });
                     Ok(id)
                 }
                 Err(error) => Err(error.into()),
             });
         }
         let requests = self.state().request_all(ops.into_iter());
-        let mut replies = requests.instrument(span.clone()).await.into_iter();
+        let mut replies = requests.instrument(span.clone()).await;
         let mut answer = |id| scheduled(id, replies.next().unwrap_or(Err(RequestError::Mismatched)));
         let results: Vec<_> = slots.into_iter().map(|slot| slot.and_then(&mut answer)).collect();
         results.iter().for_each(|result| trace::scheduled(&span, result));
@@ -212,12 +213,7 @@ impl Client {
     ///
     /// Dropping the future breaks nothing; a request that was sent may be done all the same.
     pub async fn cancel(&self, target: impl Into<Target>) -> Result<Cancelled, RequestError> {
-        match self.request(ops::Cancel { target: target.into(), request: rand::random() }).await? {
-            OpReply::Cancelled(id) => Ok(Cancelled::Cancelled(id)),
-            OpReply::TooLate(id) => Ok(Cancelled::TooLate(id)),
-            OpReply::NotFound => Ok(Cancelled::NotFound),
-            _ => Err(RequestError::Mismatched),
-        }
+        self.request(ops::Cancel { target: target.into(), request: rand::random() }).await
     }
 
     /// Gives a timer another due time, by id or by key ([`Destination::key`]). Its id stays valid.
@@ -247,13 +243,7 @@ impl Client {
         when: impl Into<When>,
     ) -> Result<Rescheduled, RequestError> {
         let due = when.into().time(self.now());
-        let op = ops::Reschedule { target: target.into(), due, request: rand::random() };
-        match self.request(op).await? {
-            OpReply::Rescheduled(id) => Ok(Rescheduled::Rescheduled(id)),
-            OpReply::TooLate(id) => Ok(Rescheduled::TooLate(id)),
-            OpReply::NotFound => Ok(Rescheduled::NotFound),
-            _ => Err(RequestError::Mismatched),
-        }
+        self.request(ops::Reschedule { target: target.into(), due, request: rand::random() }).await
     }
 
     /// Returns one timer, live or dead, by id or by key ([`Destination::key`]); `None` if there is
@@ -340,8 +330,8 @@ impl Client {
         Ok(schedule.resolve(now, |dest, key, due| spread.id(dest, key, due, now))?)
     }
 
-    pub(crate) async fn request(&self, op: impl Into<RequestOp>) -> Result<OpReply, RequestError> {
-        self.state().request(op.into()).await
+    pub(crate) async fn request<O: ClientOperation>(&self, op: O) -> Result<O::Reply, RequestError> {
+        self.state().request(op).await
     }
 
     pub(crate) async fn query(&self, query: Query) -> Result<QueryAnswer, RequestError> {
@@ -349,18 +339,17 @@ impl Client {
     }
 }
 
-fn scheduled(id: TimerId, reply: Result<OpReply, RequestError>) -> Result<Scheduled, ScheduleError> {
+fn scheduled(id: TimerId, reply: Result<ScheduleReply, RequestError>) -> Result<Scheduled, ScheduleError> {
     match reply {
-        Ok(OpReply::Scheduled { new, replaced }) => {
+        Ok(ScheduleReply::Scheduled { new, replaced }) => {
             Ok(Scheduled { id, new, replaced, kept: false, being_delivered: false })
         }
-        Ok(OpReply::Kept { id, being_delivered }) => {
+        Ok(ScheduleReply::Kept { id, being_delivered }) => {
             Ok(Scheduled { id, new: false, replaced: None, kept: true, being_delivered })
         }
-        Ok(OpReply::KeyTaken(id)) => Err(ScheduleError::KeyTaken(id)),
-        Ok(OpReply::Conflict) => Err(ScheduleError::Conflict { id }),
-        Ok(OpReply::Ended(how)) => Err(ScheduleError::Ended { id, how }),
-        Ok(_) => Err(ScheduleError::Request { id, error: RequestError::Mismatched }),
+        Ok(ScheduleReply::KeyTaken(id)) => Err(ScheduleError::KeyTaken(id)),
+        Ok(ScheduleReply::Conflict) => Err(ScheduleError::Conflict { id }),
+        Ok(ScheduleReply::Ended(how)) => Err(ScheduleError::Ended { id, how }),
         Err(error) => Err(ScheduleError::Request { id, error }),
     }
 }

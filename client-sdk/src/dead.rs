@@ -1,7 +1,7 @@
 //! Dead letters and unconfirmed timers: listing, replaying, purging.
 
-use mtimer_protocol::ops;
-use mtimer_protocol::{DeadRow, OpReply, UnconfirmedRow};
+use mtimer_protocol::ops::{self, PurgeReply, ReplayReply};
+use mtimer_protocol::{DeadRow, UnconfirmedRow};
 use mtimer_types::TimerId;
 
 use crate::answer::{DeadFilter, Replayed};
@@ -43,7 +43,7 @@ impl Client {
     ///
     /// Dropping the future breaks nothing; a request that was sent may be done all the same.
     pub async fn replay(&self, id: TimerId) -> Result<Replayed, RequestError> {
-        replayed(self.request(ops::Replay { id }).await)
+        self.request(ops::Replay { id }).await.map(replayed)
     }
 
     /// Replays many timers; returns one answer for each, in the same order.
@@ -56,8 +56,8 @@ impl Client {
     ///
     /// Dropping the future breaks nothing; a request that was sent may be done all the same.
     pub async fn replay_all(&self, ids: Vec<TimerId>) -> Vec<Result<Replayed, RequestError>> {
-        let ops = ids.into_iter().map(|id| ops::Replay { id }.into());
-        self.state().request_all(ops).await.into_iter().map(replayed).collect()
+        let ops = ids.into_iter().map(|id| ops::Replay { id });
+        self.state().request_all(ops).await.map(|reply| reply.map(replayed)).collect()
     }
 
     /// Removes a dead or unconfirmed timer; false if there was none (any more: a request that is
@@ -71,7 +71,7 @@ impl Client {
     ///
     /// Dropping the future breaks nothing; a request that was sent may be done all the same.
     pub async fn purge(&self, id: TimerId) -> Result<bool, RequestError> {
-        purged(self.request(ops::Purge { id }).await)
+        self.request(ops::Purge { id }).await.map(purged)
     }
 
     /// Purges many timers; returns one answer for each, in the same order.
@@ -84,24 +84,22 @@ impl Client {
     ///
     /// Dropping the future breaks nothing; a request that was sent may be done all the same.
     pub async fn purge_all(&self, ids: Vec<TimerId>) -> Vec<Result<bool, RequestError>> {
-        let ops = ids.into_iter().map(|id| ops::Purge { id }.into());
-        self.state().request_all(ops).await.into_iter().map(purged).collect()
+        let ops = ids.into_iter().map(|id| ops::Purge { id });
+        self.state().request_all(ops).await.map(|reply| reply.map(purged)).collect()
     }
 }
 
-fn replayed(reply: Result<OpReply, RequestError>) -> Result<Replayed, RequestError> {
-    match reply? {
-        OpReply::Done => Ok(Replayed::Replayed),
-        OpReply::KeyTaken(id) => Ok(Replayed::KeyTaken(id)),
-        OpReply::NotFound => Ok(Replayed::NotFound),
-        _ => Err(RequestError::Mismatched),
+fn replayed(reply: ReplayReply) -> Replayed {
+    match reply {
+        ReplayReply::Done => Replayed::Replayed,
+        ReplayReply::KeyTaken(id) => Replayed::KeyTaken(id),
+        ReplayReply::NotFound => Replayed::NotFound,
     }
 }
 
-fn purged(reply: Result<OpReply, RequestError>) -> Result<bool, RequestError> {
-    match reply? {
-        OpReply::Done => Ok(true),
-        OpReply::NotFound => Ok(false),
-        _ => Err(RequestError::Mismatched),
+fn purged(reply: PurgeReply) -> bool {
+    match reply {
+        PurgeReply::Done => true,
+        PurgeReply::NotFound => false,
     }
 }

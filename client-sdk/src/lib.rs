@@ -170,7 +170,7 @@ mod sync;
 mod tls;
 mod trace;
 
-pub use answer::{Cancelled, DeadFilter, Info, Replayed, Rescheduled, Scheduled, Stats};
+pub use answer::{DeadFilter, Info, Replayed, Scheduled, Stats};
 pub use builder::ClientBuilder;
 pub use callback::{Callback, Outcome};
 pub use client::Client;
@@ -184,6 +184,8 @@ pub use tls::TlsOptions;
 /// Says why certificates or keys cannot be used.
 pub use mtimer_tls::TlsError;
 
+#[doc(inline)]
+pub use mtimer_protocol::ops::{CancelReply as Cancelled, RescheduleReply as Rescheduled};
 pub use mtimer_protocol::{
     BrokerEntry, BrokerLoad, BrokerView, ClientView, ClusterView, DeadRow, ErrorCode, MemberView,
     ParkedDestination, PartitionView, Status, TimerState, TimerView, Topology, UnconfirmedRow,

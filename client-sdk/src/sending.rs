@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use mtimer_protocol::ops::Operation;
 use mtimer_protocol::{OpReply, Query, QueryAnswer, RequestOp, Role};
 use mtimer_types::PartitionId;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -22,9 +23,33 @@ const PERMIT_BYTES: usize = 4 * 1024;
 /// Operations that [`ClientState::request_all`] hands over at once.
 const CHUNK: usize = 500;
 
+/// An operation that a client can ask for.
+pub(crate) trait ClientOperation: Operation<Reply: TryFrom<OpReply>> + Into<RequestOp> {}
+
+impl<O: Operation<Reply: TryFrom<OpReply>> + Into<RequestOp>> ClientOperation for O {}
+
+/// The reply as one to this operation; [`Requests::reply`](crate::requests::Requests::reply) has
+/// refused others.
+fn reply_of<O: ClientOperation>(reply: OpReply) -> Result<O::Reply, RequestError> {
+    O::Reply::try_from(reply).map_err(|_| RequestError::Mismatched)
+}
+
 impl ClientState {
     /// Sends one operation and waits for its answer.
-    pub(crate) async fn request(&self, op: RequestOp) -> Result<OpReply, RequestError> {
+    pub(crate) async fn request<O: ClientOperation>(&self, op: O) -> Result<O::Reply, RequestError> {
+        self.request_any(op.into()).await.and_then(reply_of::<O>)
+    }
+
+    /// Sends many operations of a kind and waits for their answers, which come in the same order.
+    pub(crate) async fn request_all<O: ClientOperation>(
+        &self,
+        ops: impl Iterator<Item = O>,
+    ) -> impl Iterator<Item = Result<O::Reply, RequestError>> {
+        let answers = self.request_all_any(ops.map(Into::into)).await;
+        answers.into_iter().map(|answer| answer.and_then(reply_of::<O>))
+    }
+
+    async fn request_any(&self, op: RequestOp) -> Result<OpReply, RequestError> {
         if self.settings.role != Role::Client {
             return Err(RequestError::Observer);
         }
@@ -37,8 +62,7 @@ impl ClientState {
         answer.await.unwrap_or(Err(RequestError::Closed))
     }
 
-    /// Sends many operations and waits for their answers, which come in the same order.
-    pub(crate) async fn request_all(
+    async fn request_all_any(
         &self,
         ops: impl Iterator<Item = RequestOp>,
     ) -> Vec<Result<OpReply, RequestError>> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use fake::{Broker, Cluster, dest, id_in, until, welcome};
 use mtimer_client::{Client, Schedule};
+use mtimer_protocol::ops::CancelReply;
 use mtimer_protocol::{OpReply, ServerMessage, Welcome};
 use tokio::time::Instant;
 
@@ -44,7 +45,7 @@ async fn with_the_first_connection_the_others_are_tried_and_not_waited_for() {
     let client = client.unwrap();
     let call = tokio::spawn(async move { client.cancel(id_in(0, 1)).await });
     let request = peer.request().await;
-    peer.reply(&request, OpReply::NotFound).await;
+    peer.reply(&request, OpReply::Cancel(CancelReply::NotFound)).await;
     call.await.unwrap().unwrap();
 }
 
@@ -79,7 +80,7 @@ async fn with_nobody_left_all_addresses_are_tried_without_haste() {
     let mut peer = cluster.brokers[0].join(&alone).await;
     let call = tokio::spawn(async move { client.cancel(id_in(1, 1)).await });
     let request = peer.request().await;
-    peer.reply(&request, OpReply::NotFound).await;
+    peer.reply(&request, OpReply::Cancel(CancelReply::NotFound)).await;
     call.await.unwrap().unwrap();
 }
 
@@ -108,7 +109,7 @@ async fn a_cluster_can_become_one_broker_alone() {
     until("it is back", || client.topology().is_none()).await;
     let call = tokio::spawn(async move { client.cancel(id_in(5, 1)).await });
     let request = peer.request().await;
-    peer.reply(&request, OpReply::NotFound).await;
+    peer.reply(&request, OpReply::Cancel(CancelReply::NotFound)).await;
     call.await.unwrap().unwrap();
 }
 
@@ -125,7 +126,7 @@ async fn a_stranger_at_a_brokers_address_is_not_taken_into_the_cluster() {
         async move { client.cancel(id_in(0, 1)).await }
     });
     let request = cluster.peers[0].request().await;
-    cluster.peers[0].reply(&request, OpReply::NotFound).await;
+    cluster.peers[0].reply(&request, OpReply::Cancel(CancelReply::NotFound)).await;
     call.await.unwrap().unwrap();
     assert!(client.topology().is_some());
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use fake::{Cluster, dest, id_in, until};
 use mtimer_client::{Cancelled, Client, ErrorCode, RequestError, Schedule, Status};
 use mtimer_protocol::ops;
+use mtimer_protocol::ops::CancelReply;
 use mtimer_protocol::{
     BrokerView, ClientMessage, ClusterView, OpReply, Query, QueryAnswer, RequestOp, ServerMessage,
 };
@@ -20,7 +21,7 @@ fn cancel(client: &Client, partition: u16, n: u64) -> Answer {
 }
 
 fn done(n: u64) -> OpReply {
-    OpReply::Cancelled(id_in(0, n))
+    OpReply::Cancel(CancelReply::Cancelled(id_in(0, n)))
 }
 
 #[tokio::test(start_paused = true)]

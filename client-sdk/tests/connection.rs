@@ -9,6 +9,7 @@ use mtimer_client::{
     Callback, Client, ConnectError, ErrorCode, Outcome, RegisterError, RequestError, Schedule, ScheduleError,
     TimerId, limits,
 };
+use mtimer_protocol::ops::{CancelReply, PurgeReply, ScheduleReply};
 use mtimer_protocol::{ClientMessage, Delivery, MAGIC, OpReply, Role, ServerMessage, UNASKED_PONG, VERSION};
 use tokio::time::Instant;
 
@@ -188,7 +189,7 @@ async fn garbage_ends_the_connection_and_nothing_else() {
     foreign.id = mtimer_client::TimerId::from_u128(u128::MAX);
     let breaches = [
         ServerMessage::Welcome(welcome(START)),
-        ServerMessage::Reply { corr: 99, replies: vec![OpReply::Done] },
+        ServerMessage::Reply { corr: 99, replies: vec![OpReply::Purge(PurgeReply::Done)] },
         ServerMessage::Reply { corr: 0, replies: vec![] },
         ServerMessage::Answer { corr: 5, answer: mtimer_protocol::QueryAnswer::Timer(None) },
         ServerMessage::Settled { accepted: 1, refused: vec![] },
@@ -227,14 +228,22 @@ async fn an_answer_that_does_not_fit_ends_the_connection_and_the_request_is_repe
     let (client, mut peer) = broker.connect().await;
     let id = mtimer_client::TimerId::from_u128(3);
     let call = tokio::spawn(async move { client.cancel(id).await });
-    for wrong in [vec![OpReply::Conflict], vec![], vec![OpReply::NotFound; 2]] {
+    for wrong in [
+        vec![OpReply::Schedule(ScheduleReply::Conflict)],
+        vec![],
+        vec![OpReply::Cancel(CancelReply::NotFound); 2],
+    ] {
         let request = peer.request().await;
         peer.send(ServerMessage::Reply { corr: request.corr, replies: wrong }).await;
         peer.until_closed().await;
         peer = broker.accept().await;
     }
     let request = peer.request().await;
-    peer.send(ServerMessage::Reply { corr: request.corr, replies: vec![OpReply::NotFound] }).await;
+    peer.send(ServerMessage::Reply {
+        corr: request.corr,
+        replies: vec![OpReply::Cancel(CancelReply::NotFound)],
+    })
+    .await;
     assert_eq!(call.await.unwrap(), Ok(mtimer_client::Cancelled::NotFound));
 }
 

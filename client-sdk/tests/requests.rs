@@ -10,6 +10,7 @@ use mtimer_client::{
     Target, Time, TimerId, limits,
 };
 use mtimer_protocol::ops;
+use mtimer_protocol::ops::{CancelReply, PurgeReply, ReplayReply, RescheduleReply, ScheduleReply};
 use mtimer_protocol::{
     ClientMessage, OpReply, Query, QueryAnswer, Request, RequestOp, ServerMessage, Status,
 };
@@ -54,7 +55,7 @@ async fn a_schedule_arrives_as_written_and_its_answer_comes_back() {
     assert_eq!(timer.callback_timeout_ms, Some(2_000));
     assert_eq!(&timer.payload[..], b"[1,2]");
     let old = TimerId::from_u128(5);
-    let replies = vec![OpReply::Scheduled { new: true, replaced: Some(old) }];
+    let replies = vec![OpReply::Schedule(ScheduleReply::Scheduled { new: true, replaced: Some(old) })];
     peer.send(ServerMessage::Reply { corr: request.corr, replies }).await;
     let scheduled = call.await.unwrap().unwrap();
     assert_eq!(
@@ -114,9 +115,9 @@ async fn many_are_cut_into_frames_and_answered_in_order() {
                 RequestOp::Schedule(ops::Schedule { timer, .. })
                     if timer.payload[..] == 4_000u32.to_be_bytes() =>
                 {
-                    OpReply::Conflict
+                    OpReply::Schedule(ScheduleReply::Conflict)
                 }
-                _ => OpReply::Scheduled { new: true, replaced: None },
+                _ => OpReply::Schedule(ScheduleReply::Scheduled { new: true, replaced: None }),
             };
             let replies = request.ops.iter().map(reply).collect();
             peer.send(ServerMessage::Reply { corr: request.corr, replies }).await;
@@ -186,8 +187,8 @@ async fn what_a_lost_connection_left_open_is_repeated_as_it_was() {
     assert_eq!(ops(&again), ops(&open));
     for request in &again {
         let reply = |op: &RequestOp| match op {
-            RequestOp::Cancel(_) => OpReply::TooLate(TimerId::from_u128(9)),
-            _ => OpReply::Scheduled { new: false, replaced: None },
+            RequestOp::Cancel(_) => OpReply::Cancel(CancelReply::TooLate(TimerId::from_u128(9))),
+            _ => OpReply::Schedule(ScheduleReply::Scheduled { new: false, replaced: None }),
         };
         let replies = request.ops.iter().map(reply).collect();
         peer.send(ServerMessage::Reply { corr: request.corr, replies }).await;
@@ -401,14 +402,16 @@ async fn answers_of_every_kind_reach_their_calls() {
             match message {
                 ClientMessage::Request(request) => {
                     let reply = |op: &RequestOp| match op {
-                        RequestOp::Schedule(_) => OpReply::Kept { id, being_delivered: true },
-                        RequestOp::Cancel(ops::Cancel { target: Target::Id(id), .. }) => {
-                            OpReply::Cancelled(*id)
+                        RequestOp::Schedule(_) => {
+                            OpReply::Schedule(ScheduleReply::Kept { id, being_delivered: true })
                         }
-                        RequestOp::Cancel(_) => OpReply::NotFound,
-                        RequestOp::Reschedule(_) => OpReply::Rescheduled(id),
-                        RequestOp::Replay(_) => OpReply::KeyTaken(id),
-                        RequestOp::Purge(_) => OpReply::Done,
+                        RequestOp::Cancel(ops::Cancel { target: Target::Id(id), .. }) => {
+                            OpReply::Cancel(CancelReply::Cancelled(*id))
+                        }
+                        RequestOp::Cancel(_) => OpReply::Cancel(CancelReply::NotFound),
+                        RequestOp::Reschedule(_) => OpReply::Reschedule(RescheduleReply::Rescheduled(id)),
+                        RequestOp::Replay(_) => OpReply::Replay(ReplayReply::KeyTaken(id)),
+                        RequestOp::Purge(_) => OpReply::Purge(PurgeReply::Done),
                     };
                     let replies = request.ops.iter().map(reply).collect();
                     peer.send(ServerMessage::Reply { corr: request.corr, replies }).await;
@@ -502,7 +505,10 @@ async fn what_a_broker_does_not_know_is_repeated_as_it_was() {
         peer.send(unknown).await;
         let again = peer.request().await;
         assert_eq!((again.first_sent, &again.ops), (first.first_sent, &first.ops));
-        let reply = ServerMessage::Reply { corr: again.corr, replies: vec![OpReply::Cancelled(id)] };
+        let reply = ServerMessage::Reply {
+            corr: again.corr,
+            replies: vec![OpReply::Cancel(CancelReply::Cancelled(id))],
+        };
         peer.send(reply).await;
     });
     assert!(answer.is_ok(), "{answer:?}");

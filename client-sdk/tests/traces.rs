@@ -9,6 +9,7 @@ use std::time::Duration;
 use fake::{Broker, delivery, dest, until};
 use mtimer_client::{Headers, Outcome, Schedule};
 use mtimer_protocol::ops;
+use mtimer_protocol::ops::ScheduleReply;
 use mtimer_protocol::{Delivery, OpReply, RequestOp};
 use mtimer_types::TraceContext;
 use opentelemetry::trace::{SpanKind, Status, TracerProvider as _};
@@ -101,8 +102,11 @@ async fn many_schedules_share_a_span_and_a_context_of_ones_own_stays() {
     let many = client.schedule_all(vec![soon(), soon().header("traceparent", own), soon()]);
     let (answers, headers) = tokio::join!(many.with_subscriber(exported.subscriber()), async {
         let request = peer.request().await;
-        let replies =
-            vec![OpReply::Scheduled { new: true, replaced: None }, OpReply::Conflict, OpReply::Conflict];
+        let replies = vec![
+            OpReply::Schedule(ScheduleReply::Scheduled { new: true, replaced: None }),
+            OpReply::Schedule(ScheduleReply::Conflict),
+            OpReply::Schedule(ScheduleReply::Conflict),
+        ];
         peer.send(mtimer_protocol::ServerMessage::Reply { corr: request.corr, replies }).await;
         let headers = |op: &RequestOp| match op {
             RequestOp::Schedule(ops::Schedule { timer, .. }) => timer.headers.clone(),

@@ -12,8 +12,10 @@ import re
 
 from source import FOR_TESTS, behind_group, behind_item, product_files, tokens
 
-# The types whose variants are operations, answers, replies and timer states.
-WATCHED = {"Op", "OpKind", "RequestOp", "OpCtx", "Answer", "OpReply", "EntryState", "Place", "At"}
+# The types whose variants are operations, answers, replies and timer states. The replies of each
+# operation are a type of their own, named after it.
+WATCHED = {"Op", "OpKind", "RequestOp", "OpCtx", "Answer", "EntryState", "Place", "At"}
+REPLIES = "Reply"
 PLAIN = re.compile(r"[a-z_]\w*$")
 
 
@@ -109,7 +111,11 @@ def variants(pattern, own):
     """The watched types of which a pattern names variants; `own` is what `Self` stands for."""
     named = {token for token, then in zip(pattern, pattern[1:]) if then == "::"}
     named |= {own} if "Self" in named else set()
-    return named & WATCHED
+    return {name for name in named if is_watched(name)}
+
+
+def is_watched(name):
+    return bool(name) and (name in WATCHED or name.endswith(REPLIES))
 
 
 def selves(toks):
@@ -122,7 +128,7 @@ def selves(toks):
                 begin += 1
             head = toks[i + 1 : begin]
             head = head[head.index("for") + 1 :] if "for" in head else head
-            own = next((t for t in head if t in WATCHED), None)
+            own = next((t for t in head if is_watched(t)), None)
             until = behind_group(toks, begin) if toks[begin] == "{" else begin
         found.append(own if i < until else None)
     return found
@@ -155,5 +161,6 @@ def check_itself(folder):
     assert found("fn f(op: Op) { match op { Op::Take { .. } => { 1 } rest if g() => 2, Op::A => 3 } }") == 1
     assert found("fn f(op: Op) { match op { Op::Take { .. } => 1, Op::Park(_) => 2 } }") == 0
     assert found("fn f(n: u8) { match n { 0 => Op::Take, _ => Op::Park } }") == 0
+    assert found("fn f(r: CancelReply) -> bool { matches!(r, CancelReply::TooLate(_)) }") == 1
     assert found("enum Op { A, B } fn f(op: Op) -> bool { matches!(op, Op::A) }") == 0
     assert found("#[cfg(test)] mod tests { fn f(op: Op) -> bool { matches!(op, Op::A) } }") == 0

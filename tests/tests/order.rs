@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mtimer_client::{Destination, Key, KeyPolicy, Mode, PartitionId, Target, Time, Timer, TimerId};
-use mtimer_protocol::ops::{Cancel, Schedule};
+use mtimer_protocol::ops::{Cancel, CancelReply, Schedule, ScheduleReply};
 use mtimer_protocol::{
     ClientMessage, Delivery, OpReply, Query, QueryAnswer, Request, RequestOp, ServerMessage, Settlement,
 };
@@ -146,16 +146,19 @@ impl Session {
 
     fn answered(&mut self, op: RequestOp, reply: OpReply) {
         match (op, reply) {
-            (RequestOp::Schedule(Schedule { timer, .. }), OpReply::Scheduled { replaced, .. }) => {
+            (
+                RequestOp::Schedule(Schedule { timer, .. }),
+                OpReply::Schedule(ScheduleReply::Scheduled { replaced, .. }),
+            ) => {
                 if let Some(old) = replaced {
                     self.end(old, "replaced");
                 }
                 let key = timer.key.as_ref().unwrap().as_str()[1..].parse().unwrap();
                 self.live.insert(key, timer.id);
             }
-            (RequestOp::Cancel(_), OpReply::Cancelled(id)) => self.end(id, "cancelled"),
-            (RequestOp::Cancel(_), OpReply::TooLate(_)) => self.count("too late"),
-            (RequestOp::Cancel(_), OpReply::NotFound) => {}
+            (RequestOp::Cancel(_), OpReply::Cancel(CancelReply::Cancelled(id))) => self.end(id, "cancelled"),
+            (RequestOp::Cancel(_), OpReply::Cancel(CancelReply::TooLate(_))) => self.count("too late"),
+            (RequestOp::Cancel(_), OpReply::Cancel(CancelReply::NotFound)) => {}
             (op, reply) => panic!("{op:?} is answered {reply:?}"),
         }
     }

@@ -13,7 +13,7 @@ use mtimer_client::{
     Callback, Client, Destination, ErrorCode, KeyPolicy, Mode, Outcome, PartitionId, Schedule, Time,
 };
 use mtimer_client::{Timer, TimerId};
-use mtimer_protocol::ops;
+use mtimer_protocol::ops::{self, ScheduleReply};
 use mtimer_protocol::{ClientMessage, OpReply, Request, RequestOp, ServerMessage};
 use mtimer_tests::{
     Broker, Figures, Final, Handled, Launch, Plan, Recorder, Server, ServerOptions, Signal, Wire, check,
@@ -243,7 +243,7 @@ async fn is_refused(wire: &mut Wire) -> bool {
             true
         }
         // Redis was not yet away, or the answer is not known as long as it is.
-        Some(OpReply::Scheduled { .. }) | None => false,
+        Some(OpReply::Schedule(ScheduleReply::Scheduled { .. })) | None => false,
         other => panic!("{other:?}"),
     }
 }

@@ -15,7 +15,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::{Stream, StreamExt};
 use mtimer_broker::{Broker, BrokerOptions, start};
 use mtimer_core::EngineOptions;
-use mtimer_protocol::ops::Schedule;
+use mtimer_protocol::ops::{Schedule, ScheduleReply};
 use mtimer_protocol::{
     BrokerLoad, ClientMessage, Delivery, Heartbeat, Hello, MAGIC, OpReply, PeerRequest, Query, QueryAnswer,
     Request, RequestOp, Role, ServerMessage, Settlement, Status, VERSION, Welcome, decode, encode,
@@ -240,7 +240,7 @@ impl Client {
     /// Schedules, and insists that it is new.
     pub(crate) async fn schedule(&mut self, timer: &Timer) {
         let replies = self.request(vec![schedule(timer)]).await;
-        assert_eq!(replies, [OpReply::Scheduled { new: true, replaced: None }]);
+        assert_eq!(replies, [OpReply::Schedule(ScheduleReply::Scheduled { new: true, replaced: None })]);
     }
 
     pub(crate) async fn query(&mut self, query: Query) -> QueryAnswer {

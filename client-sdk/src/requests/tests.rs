@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mtimer_protocol::ops;
+use mtimer_protocol::ops::PurgeReply;
 use mtimer_protocol::{BrokerEntry, ClientMessage, Request, RequestOp, Topology};
 use mtimer_types::limits::REPEAT_HORIZON_MS;
 use mtimer_types::{Term, TimerId};
@@ -171,7 +172,7 @@ impl World {
         let (session, corr) = (*session, sent.remove(0));
         let ops = &self.frames[&corr].ops;
         let reply = match kind {
-            0 => OpReply::Done,
+            0 => OpReply::Purge(PurgeReply::Done),
             1 => failed(ErrorCode::Unavailable),
             2 => failed(ErrorCode::NotReplicated),
             3 => failed(ErrorCode::StoreFull),
@@ -203,7 +204,7 @@ impl World {
             Step::Stale(at) => {
                 let Some((session, open)) = &self.sessions[at] else { return Ok(()) };
                 if let Some(old) = self.frames.keys().copied().find(|corr| !open.contains(corr)) {
-                    let reply = vec![OpReply::Done];
+                    let reply = vec![OpReply::Purge(PurgeReply::Done)];
                     let replied = self.requests.reply(*session, old, reply, self.now, &mut self.routes);
                     prop_assert_eq!(replied, Ok(0));
                 }
@@ -312,8 +313,11 @@ fn a_call_finds_its_way_to_the_owner() {
     assert!(sent(&mut world, 1).is_none());
     world.assign(1, 0);
     let (session, corr, _) = sent(&mut world, 1).unwrap();
-    world.requests.reply(session, corr, vec![OpReply::Done], world.now, &mut world.routes).unwrap();
-    assert_eq!(world.answers[0].try_recv().unwrap(), Ok(OpReply::Done));
+    world
+        .requests
+        .reply(session, corr, vec![OpReply::Purge(PurgeReply::Done)], world.now, &mut world.routes)
+        .unwrap();
+    assert_eq!(world.answers[0].try_recv().unwrap(), Ok(OpReply::Purge(PurgeReply::Done)));
 }
 
 #[test]

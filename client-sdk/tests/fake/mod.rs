@@ -12,6 +12,7 @@ use mtimer_client::{
     Client, ClientBuilder, Destination, Epoch, Headers, Mode, PartitionId, Target, Time, TimerId, limits,
 };
 use mtimer_protocol::ops;
+use mtimer_protocol::ops::ScheduleReply;
 use mtimer_protocol::{
     BrokerEntry, ClientMessage, Delivery, Hello, OpReply, Query, QueryAnswer, Request, RequestOp, Role,
     ServerMessage, Settlement, Topology, Welcome, decode, encode, frame_codec,
@@ -267,7 +268,11 @@ impl Peer {
 
     /// Says that every operation of a request is stored.
     pub async fn scheduled(&mut self, request: &Request) {
-        let replies = request.ops.iter().map(|_| OpReply::Scheduled { new: true, replaced: None }).collect();
+        let replies = request
+            .ops
+            .iter()
+            .map(|_| OpReply::Schedule(ScheduleReply::Scheduled { new: true, replaced: None }))
+            .collect();
         self.send(ServerMessage::Reply { corr: request.corr, replies }).await;
     }
 

@@ -3,39 +3,21 @@
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
-use std::sync::Arc;
-
 use mtimer_access::{Grant, Principal, Verb, needs};
-use mtimer_protocol::ops::{Cancel, Purge, Replay, Reschedule, Schedule};
+use mtimer_protocol::ops::{Cancel, Reschedule};
+use mtimer_protocol::sample::{by_key, dest, id};
 use mtimer_protocol::{
     BrokerLoad, ClientMessage, Heartbeat, Hello, MAGIC, PeerRequest, Query, RequestOp, Role, Settlement,
     VERSION,
 };
-use mtimer_types::{Destination, Epoch, HandlerOutcome, Key, KeyPolicy, Target, Term, Time, Timer, TimerId};
+use mtimer_types::{Epoch, HandlerOutcome, Target, Term, TimerId};
 
-/// Where a verb is granted, in the order of the columns below. All requests are about shop/orders.
-const PATTERNS: [&str; 4] = ["shop/orders", "shop/*", "*", "bank/pay"];
+/// Where a verb is granted, in the order of the columns below. All requests are about orders/billing.
+const PATTERNS: [&str; 4] = ["orders/billing", "orders/*", "*", "bank/pay"];
 
 const ON_DEST: [bool; 4] = [true, true, true, false];
 const EVERYWHERE: [bool; 4] = [false, false, true, false];
 const ANYWHERE: [bool; 4] = [true, true, true, true];
-
-fn dest() -> Destination {
-    Destination::new("shop", "orders").unwrap()
-}
-
-fn id() -> TimerId {
-    TimerId::from_u128(7)
-}
-
-fn by_key() -> Target {
-    Target::Key(dest(), Key::new("k").unwrap())
-}
-
-fn schedule(policy: KeyPolicy) -> RequestOp {
-    let timer = Timer { key: Key::new("k").ok(), ..Timer::new(id(), dest(), Time::ZERO) };
-    RequestOp::Schedule(Schedule { timer: Arc::new(timer), policy })
-}
 
 fn heartbeat() -> Heartbeat {
     Heartbeat {
@@ -57,22 +39,20 @@ fn heartbeat() -> Heartbeat {
     }
 }
 
-/// Operations of a request: the verb, and on which patterns it is enough.
-fn operations() -> Vec<(RequestOp, Verb, [bool; 4])> {
-    let cancel = |target| RequestOp::Cancel(Cancel { target, request: 1 });
-    let reschedule = |target| RequestOp::Reschedule(Reschedule { target, due: Time::ZERO, request: 1 });
-    vec![
-        (schedule(KeyPolicy::Create), Verb::Schedule, ON_DEST),
-        (schedule(KeyPolicy::Keep), Verb::Schedule, ON_DEST),
-        // It ends the timer that has the key, and needs no `cancel`: see docs/security.md.
-        (schedule(KeyPolicy::Replace), Verb::Schedule, ON_DEST),
-        (cancel(by_key()), Verb::Cancel, ON_DEST),
-        (cancel(id().into()), Verb::Cancel, EVERYWHERE),
-        (reschedule(by_key()), Verb::Cancel, ON_DEST),
-        (reschedule(id().into()), Verb::Cancel, EVERYWHERE),
-        (RequestOp::Replay(Replay { id: id() }), Verb::Operate, EVERYWHERE),
-        (RequestOp::Purge(Purge { id: id() }), Verb::Operate, EVERYWHERE),
-    ]
+/// What an operation needs: the verb, and on which patterns it is enough.
+fn needed(op: &RequestOp) -> (Verb, [bool; 4]) {
+    let of_target = |target: &Target| match target {
+        Target::Key(..) => ON_DEST,
+        Target::Id(_) => EVERYWHERE,
+    };
+    match op {
+        // With replace it ends the timer that has the key, and needs no `cancel`: see
+        // docs/security.md.
+        RequestOp::Schedule(_) => (Verb::Schedule, ON_DEST),
+        RequestOp::Cancel(Cancel { target, .. }) => (Verb::Cancel, of_target(target)),
+        RequestOp::Reschedule(Reschedule { target, .. }) => (Verb::Cancel, of_target(target)),
+        RequestOp::Replay(_) | RequestOp::Purge(_) => (Verb::Operate, EVERYWHERE),
+    }
 }
 
 /// Messages that need a verb.
@@ -120,11 +100,8 @@ fn check_row(what: &str, need: needs::Requirement<'_>, needed: Verb, enough: [bo
 
 #[test]
 fn every_operation_needs_its_verb() {
-    let listed = format!("{:?}", operations());
-    for name in RequestOp::NAMES {
-        assert!(listed.contains(&format!("{name}({name} {{")), "the matrix lacks {name}");
-    }
-    for (op, verb, enough) in operations() {
+    for op in RequestOp::samples() {
+        let (verb, enough) = needed(&op);
         check_row(&format!("{op:?}"), needs::of_op(&op), verb, enough);
     }
 }

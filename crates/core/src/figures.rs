@@ -6,6 +6,7 @@
 //! Invariant: counting allocates nothing, and no number decides anything.
 //! Not in here: names of metrics, how they are written out.
 
+use mtimer_protocol::ops::{ReplayReply, ScheduleReply};
 use mtimer_protocol::{ErrorCode, OpReply};
 use mtimer_types::headers::TRACEPARENT;
 use mtimer_types::limits::MAX_RETRY_TIERS;
@@ -187,17 +188,15 @@ impl Tallies {
                 ErrorCode::Stopping => 10,
                 ErrorCode::LimitReached => 15,
             },
-            OpReply::KeyTaken(_) => 11,
-            OpReply::Conflict => 12,
-            OpReply::Ended(_) => 13,
+            OpReply::Schedule(ScheduleReply::KeyTaken(_)) | OpReply::Replay(ReplayReply::KeyTaken(_)) => 11,
+            OpReply::Schedule(ScheduleReply::Conflict) => 12,
+            OpReply::Schedule(ScheduleReply::Ended(_)) => 13,
             OpReply::Moved { .. } => 14,
-            OpReply::Scheduled { .. }
-            | OpReply::Kept { .. }
-            | OpReply::Cancelled(_)
-            | OpReply::TooLate(_)
-            | OpReply::NotFound
-            | OpReply::Rescheduled(_)
-            | OpReply::Done => return,
+            OpReply::Schedule(ScheduleReply::Scheduled { .. } | ScheduleReply::Kept { .. })
+            | OpReply::Replay(ReplayReply::Done | ReplayReply::NotFound)
+            | OpReply::Cancel(_)
+            | OpReply::Reschedule(_)
+            | OpReply::Purge(_) => return,
         };
         self.refusals[refusal] += 1;
     }
@@ -296,8 +295,8 @@ mod tests {
         tallies.replied(&failed(ErrorCode::StoreFull));
         tallies.replied(&failed(ErrorCode::Stopping));
         tallies.replied(&failed(ErrorCode::LimitReached));
-        tallies.replied(&OpReply::Conflict);
-        tallies.replied(&OpReply::NotFound);
+        tallies.replied(&ScheduleReply::Conflict.into());
+        tallies.replied(&ReplayReply::NotFound.into());
         for name in ["store_full", "stopping", "conflict", "limit_reached"] {
             assert_eq!(named(&tallies, name), Some(1), "{name}");
         }

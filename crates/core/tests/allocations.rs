@@ -13,7 +13,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use mtimer_core::{Call, CallAnswer, Effect, Engine, EngineOptions, Input, Now, SessionEvent, SessionId};
-use mtimer_protocol::ops::Schedule;
+use mtimer_protocol::ops::{Schedule, ScheduleReply};
 use mtimer_protocol::{OpReply, Request, RequestOp, ServerMessage, Settlement};
 use mtimer_store::memory::MemoryStore;
 use mtimer_store::{Acquire, Lane, LaneError, Store};
@@ -105,7 +105,10 @@ impl World {
     fn carry_out(&mut self, effect: Effect) {
         match effect {
             Effect::Send(_, ServerMessage::Reply { replies, .. }) => {
-                assert!(replies.iter().all(|r| matches!(r, OpReply::Scheduled { .. })), "{replies:?}");
+                assert!(
+                    replies.iter().all(|r| matches!(r, OpReply::Schedule(ScheduleReply::Scheduled { .. }))),
+                    "{replies:?}"
+                );
                 self.stored += replies.len() as u64;
             }
             Effect::Send(_, ServerMessage::Deliver { deliveries, .. }) => {

@@ -11,11 +11,12 @@ mod bounded;
 mod cluster;
 mod codec;
 mod delivery;
+mod error;
 mod message;
 pub mod ops;
 mod query;
-mod reply;
 mod request;
+pub mod sample;
 
 pub use cluster::{
     BrokerEntry, BrokerLoad, BrokerView, ClientView, ClusterView, Heartbeat, MAX_CLIENT_VIEWS, MemberView,
@@ -23,11 +24,11 @@ pub use cluster::{
 };
 pub use codec::{DecodeError, EncodeError, decode, encode, encode_frame, frame_codec};
 pub use delivery::{Delivery, SettleRefusal, Settlement};
+pub use error::ErrorCode;
 pub use message::{ClientMessage, Hello, MAGIC, Role, ServerMessage, UNASKED_PONG, VERSION, Welcome};
-pub use ops::RequestOp;
+pub use ops::{OpReply, RequestOp};
 pub use query::{
     DeadRow, MAX_PARKED_DESTINATIONS, ParkedDestination, Query, QueryAnswer, Status, TimerState, TimerView,
     UnconfirmedRow,
 };
-pub use reply::{ErrorCode, OpReply};
 pub use request::Request;

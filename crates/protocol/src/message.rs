@@ -3,7 +3,7 @@
 //! The order of variants and fields is the wire format: new ones go to the end, and, once version 1
 //! is released, only with a new [`VERSION`]. [`ClientMessage::Hello`], [`ServerMessage::Welcome`]
 //! and [`ServerMessage::Refused`] keep their place for ever. What they carry is in `request`,
-//! `ops`, `reply`, `query`, `delivery` and `cluster`.
+//! `ops`, `error`, `query`, `delivery` and `cluster`.
 
 use std::fmt;
 
@@ -14,8 +14,9 @@ use serde::{Deserialize, Serialize};
 use crate::bounded::at_most;
 use crate::cluster::{PeerAnswer, PeerRequest, Topology};
 use crate::delivery::{Delivery, SettleRefusal, Settlement};
+use crate::error::ErrorCode;
+use crate::ops::OpReply;
 use crate::query::{Query, QueryAnswer};
-use crate::reply::{ErrorCode, OpReply};
 use crate::request::Request;
 
 /// The first field of a hello: `MTMR` read as a big-endian number.

@@ -1,6 +1,6 @@
-//! What clients ask for: one module for each operation.
+//! What clients ask for, and how it is answered: one module for each operation.
 //!
-//! The order of the operations is the wire format, see `message`. Their answers are in `reply`.
+//! The order of the operations, and of variants and fields, is the wire format, see `message`.
 
 mod cancel;
 mod operation;
@@ -13,20 +13,20 @@ mod subject;
 use mtimer_types::{InvalidTimer, Time, Verb};
 use serde::{Deserialize, Serialize};
 
-pub use self::cancel::Cancel;
-pub use self::operation::Operation;
-pub use self::purge::Purge;
-pub use self::replay::Replay;
-pub use self::reschedule::Reschedule;
-pub use self::schedule::Schedule;
+pub use self::cancel::{Cancel, CancelReply};
+pub use self::operation::{Operation, Reply};
+pub use self::purge::{Purge, PurgeReply};
+pub use self::replay::{Replay, ReplayReply};
+pub use self::reschedule::{Reschedule, RescheduleReply};
+pub use self::schedule::{Schedule, ScheduleReply};
 pub use self::subject::Subject;
-use crate::reply::OpReply;
+use crate::error::ErrorCode;
 
 /// Most bytes of the numbers of an operation on the wire.
 const NUMBERS: usize = 128;
 
 macro_rules! operations {
-    ($($name:ident),* $(,)?) => {
+    ($($name:ident => $reply:ident),* $(,)?) => {
         /// One operation.
         #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
         #[expect(missing_docs, reason = "each variant is the operation of that name")]
@@ -34,15 +34,58 @@ macro_rules! operations {
             $($name($name)),*
         }
 
+        /// The answer to one [`RequestOp`].
+        #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+        pub enum OpReply {
+            /// Not done.
+            Failed {
+                /// The kind.
+                code: ErrorCode,
+                /// For people: value, limit, fix.
+                message: String,
+            },
+            /// Not done: this partition is another broker's. Ask there.
+            Moved {
+                /// Its address.
+                owner: String,
+            },
+            $(#[doc = concat!("Of a [`", stringify!($name), "`].")]
+            $name($reply)),*
+        }
+
         $(impl From<$name> for RequestOp {
             fn from(op: $name) -> Self {
                 Self::$name(op)
+            }
+        }
+
+        impl From<$reply> for OpReply {
+            fn from(reply: $reply) -> Self {
+                Self::$name(reply)
+            }
+        }
+
+        impl TryFrom<OpReply> for $reply {
+            type Error = OpReply;
+
+            fn try_from(reply: OpReply) -> Result<Self, OpReply> {
+                match reply {
+                    OpReply::$name(reply) => Ok(reply),
+                    other => Err(other),
+                }
             }
         })*
 
         impl RequestOp {
             /// The names of all operations, in their order.
             pub const NAMES: [&'static str; [$(stringify!($name)),*].len()] = [$(stringify!($name)),*];
+
+            /// The samples of all operations, in their order.
+            pub fn samples() -> Vec<Self> {
+                let mut all = Vec::new();
+                $(all.extend(<$name as Operation>::samples().into_iter().map(Self::from));)*
+                all
+            }
 
             /// What a token has to allow.
             pub const fn verb(&self) -> Verb {
@@ -70,17 +113,32 @@ macro_rules! operations {
             }
 
             /// Whether a reply can be its answer.
-            pub fn is_answered_by(&self, reply: &OpReply) -> bool {
-                reply.fits_any()
-                    || match self {
-                        $(Self::$name(_) => <$name as Operation>::is_answered_by(reply)),*
-                    }
+            pub const fn is_answered_by(&self, reply: &OpReply) -> bool {
+                match reply {
+                    OpReply::Failed { .. } | OpReply::Moved { .. } => true,
+                    $(OpReply::$name(_) => matches!(self, Self::$name(_))),*
+                }
+            }
+        }
+
+        impl OpReply {
+            /// The samples of the replies of all operations, in their order.
+            pub fn samples() -> Vec<Self> {
+                let mut all = Vec::new();
+                $(all.extend(<$reply as Reply>::samples().into_iter().map(Self::from));)*
+                all
             }
         }
     };
 }
 
-operations!(Schedule, Cancel, Reschedule, Replay, Purge);
+operations! {
+    Schedule => ScheduleReply,
+    Cancel => CancelReply,
+    Reschedule => RescheduleReply,
+    Replay => ReplayReply,
+    Purge => PurgeReply,
+}
 
 impl RequestOp {
     /// Most bytes that it takes on the wire.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bounded::at_most;
 use crate::cluster::{BrokerView, ClusterView};
-use crate::reply::ErrorCode;
+use crate::error::ErrorCode;
 
 /// Most rows of a page.
 const MAX_ROWS: usize = MAX_PAGE as usize;

@@ -7,9 +7,9 @@ use mtimer_types::limits::MAX_BATCH;
 use serde::{Deserialize, Serialize};
 
 use crate::bounded::at_most;
-use crate::ops::RequestOp;
 #[cfg(doc)]
-use crate::reply::ErrorCode;
+use crate::error::ErrorCode;
+use crate::ops::RequestOp;
 
 /// A batch of operations.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

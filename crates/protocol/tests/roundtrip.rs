@@ -5,15 +5,15 @@
 mod samples;
 
 use bytes::{Bytes, BytesMut};
-use mtimer_protocol::ops::{Cancel, Purge, Replay, Reschedule, Schedule};
+use mtimer_protocol::ops::{Cancel, CancelReply, Purge, Replay, Reschedule, Schedule, ScheduleReply};
 use mtimer_protocol::{
     BrokerEntry, BrokerLoad, BrokerView, ClientMessage, ClientView, ClusterView, Delivery, ErrorCode,
     Heartbeat, MemberView, OpReply, PartitionView, PeerAnswer, PeerRequest, Query, QueryAnswer, Request,
     RequestOp, ServerMessage, SettleRefusal, Settlement, Topology, Welcome, decode, encode,
 };
 use mtimer_types::{
-    Destination, Ended, Epoch, HandlerOutcome, Headers, Key, KeyPolicy, Mode, PartitionId, RetryTiers,
-    Target, Term, Time, Timer, TimerId,
+    Destination, Epoch, HandlerOutcome, Headers, Key, KeyPolicy, Mode, PartitionId, RetryTiers, Target, Term,
+    Time, Timer, TimerId,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -80,6 +80,7 @@ fn op() -> impl Strategy<Value = RequestOp> {
             .prop_map(|(target, due, request)| RequestOp::Reschedule(Reschedule { target, due, request })),
         id().prop_map(|id| RequestOp::Replay(Replay { id })),
         id().prop_map(|id| RequestOp::Purge(Purge { id })),
+        prop::sample::select(RequestOp::samples()),
     ]
 }
 
@@ -267,11 +268,15 @@ fn from_server() -> impl Strategy<Value = ServerMessage> {
         },
     );
     let reply = prop_oneof![
-        (any::<bool>(), option::of(id())).prop_map(|(new, replaced)| OpReply::Scheduled { new, replaced }),
-        (id(), any::<bool>()).prop_map(|(id, being_delivered)| OpReply::Kept { id, being_delivered }),
-        id().prop_map(OpReply::TooLate),
-        Just(OpReply::Conflict),
-        Just(OpReply::Ended(Ended::Expired)),
+        (any::<bool>(), option::of(id())).prop_map(|(new, replaced)| ScheduleReply::Scheduled {
+            new,
+            replaced
+        }
+        .into()),
+        (id(), any::<bool>())
+            .prop_map(|(id, being_delivered)| ScheduleReply::Kept { id, being_delivered }.into()),
+        id().prop_map(|id| CancelReply::TooLate(id).into()),
+        prop::sample::select(OpReply::samples()),
         address().prop_map(|owner| OpReply::Moved { owner }),
         (prop::sample::select(&CODES[..]), ".{0,99}")
             .prop_map(|(code, message): (ErrorCode, String)| OpReply::Failed { code, message }),

@@ -1,6 +1,6 @@
 //! Answers of the store, matched with calls by their order, and what follows from each.
 
-use mtimer_protocol::ops as asked;
+use mtimer_protocol::ops::{self as asked, PurgeReply};
 use mtimer_protocol::{ErrorCode, OpReply, RequestOp};
 use mtimer_store::ops::Trim;
 use mtimer_store::{Answer, LaneError, Refusal, Retained};
@@ -112,22 +112,17 @@ impl Engine {
 
     /// Has memory agree with what the store has done for a client, and tells the client.
     fn asked_applied(&mut self, now: Now, at: PartitionId, asked: Asked, answer: Answer) {
-        let reply = match (&asked.op, answer) {
+        let reply: OpReply = match (&asked.op, answer) {
             (RequestOp::Schedule(asked::Schedule { timer, .. }), Answer::Schedule(answer)) => {
-                self.scheduled(now, timer, asked.key.as_ref(), asked.begun, answer)
+                self.scheduled(now, timer, asked.key.as_ref(), asked.begun, answer).into()
             }
-            (RequestOp::Cancel(_), Answer::Cancel(answer)) => self.cancelled(answer),
+            (RequestOp::Cancel(_), Answer::Cancel(answer)) => self.cancelled(answer).into(),
             (RequestOp::Reschedule(asked::Reschedule { due, .. }), Answer::Reschedule(answer)) => {
                 self.rescheduled(*due, answer)
             }
-            (RequestOp::Replay(asked::Replay { id }), answer) => self.replayed(*id, &answer),
-            (RequestOp::Purge(_), answer) => {
-                if answer.is_done() {
-                    OpReply::Done
-                } else {
-                    OpReply::NotFound
-                }
-            }
+            (RequestOp::Replay(asked::Replay { id }), answer) => self.replayed(*id, &answer).into(),
+            (RequestOp::Purge(_), Answer::Done) => PurgeReply::Done.into(),
+            (RequestOp::Purge(_), Answer::Gone) => PurgeReply::NotFound.into(),
             (_, answer) => {
                 let text = format!("an answer of another kind than the operation: {answer:?}");
                 self.not_applied(at, asked, ErrorCode::Unknown, &text);

@@ -2,7 +2,7 @@
 //!
 //! Invariant: every operation is answered once; a request is forgotten with its last answer.
 
-use mtimer_protocol::OpReply;
+use mtimer_protocol::{ErrorCode, OpReply};
 use mtimer_types::Time;
 use slab::Slab;
 
@@ -40,7 +40,8 @@ impl OpenRequests {
         first_sent: Time,
         operations: usize,
     ) -> usize {
-        let replies = vec![OpReply::NotFound; operations];
+        let missing = OpReply::Failed { code: ErrorCode::Unknown, message: String::new() };
+        let replies = vec![missing; operations];
         self.0.insert(OpenRequest { session, corr, first_sent, replies, missing: operations })
     }
 
@@ -75,6 +76,8 @@ impl OpenRequests {
 
 #[cfg(test)]
 mod tests {
+    use mtimer_protocol::ops::PurgeReply;
+
     use super::*;
 
     #[test]
@@ -84,10 +87,10 @@ mod tests {
         let at = |index| ReplyRef { request, index };
         assert_eq!(requests.session(at(0)), Some(SessionId(7)));
         assert_eq!(requests.first_sent(at(0)), Some(Time::from_ms(5)));
-        assert!(requests.answer(at(1), OpReply::Done).is_none());
-        let answered = requests.answer(at(0), OpReply::NotFound).unwrap();
+        assert!(requests.answer(at(1), PurgeReply::Done.into()).is_none());
+        let answered = requests.answer(at(0), PurgeReply::NotFound.into()).unwrap();
         assert_eq!((answered.session, answered.corr), (SessionId(7), 3));
-        assert_eq!(answered.replies, [OpReply::NotFound, OpReply::Done]);
+        assert_eq!(answered.replies, [PurgeReply::NotFound.into(), PurgeReply::Done.into()]);
         assert_eq!((requests.len(), requests.session(at(0))), (0, None));
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! The parts that others use directly keep their own invariants; everything else is private.
 
+use mtimer_protocol::ops::ScheduleReply;
 use mtimer_protocol::{ErrorCode, OpReply};
 use mtimer_types::limits::AWAY_MS;
 use mtimer_types::{Ended, Epoch, PartitionId, Time, Timer, TimerId};
@@ -335,7 +336,7 @@ impl OwnedPartition {
     /// may not have it yet.
     pub(super) fn known(&self, recent: &mut RecentIds, now: Now, timer: &Timer) -> Option<OpReply> {
         if recent.contains(now, timer.id) {
-            return Some(OpReply::Ended(Ended::Acknowledged));
+            return Some(ScheduleReply::Ended(Ended::Acknowledged).into());
         }
         if self.late_acks.holds(timer.id) {
             let text = format!("an outcome of timer {} is on its way to the store: try again", timer.id);
@@ -343,7 +344,8 @@ impl OwnedPartition {
         }
         let entry = self.table.get(timer.id).filter(|e| e.state.is_under_way())?;
         let same = entry.record.timer.same_content(timer);
-        Some(if same { OpReply::Scheduled { new: false, replaced: None } } else { OpReply::Conflict })
+        let again = ScheduleReply::Scheduled { new: false, replaced: None };
+        Some(if same { again } else { ScheduleReply::Conflict }.into())
     }
 
     /// Whether an edit holds this timer.

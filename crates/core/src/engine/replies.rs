@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use mtimer_protocol::ops as asked;
+use mtimer_protocol::ops::{self as asked, CancelReply, ReplayReply, RescheduleReply, ScheduleReply};
 use mtimer_protocol::{ErrorCode, OpReply, RequestOp};
 use mtimer_store::{Answer, CancelAnswer, Record, Refusal, RescheduleAnswer, ScheduleAnswer};
 use mtimer_types::{DeadReason, PartitionId, Time, Timer, TimerId};
@@ -53,7 +53,7 @@ impl Engine {
         key: Option<&KeyName>,
         begun: bool,
         answer: ScheduleAnswer,
-    ) -> OpReply {
+    ) -> ScheduleReply {
         let (id, at) = (timer.id, timer.id.partition());
         let said = match answer {
             ScheduleAnswer::Scheduled { new, replaced } => {
@@ -68,16 +68,16 @@ impl Engine {
                     // Stored earlier; by now it may be anywhere.
                     self.fetch(id);
                 }
-                OpReply::Scheduled { new, replaced }
+                ScheduleReply::Scheduled { new, replaced }
             }
             ScheduleAnswer::Kept { id, begun: stored } => {
-                OpReply::Kept { id, being_delivered: begun || stored }
+                ScheduleReply::Kept { id, being_delivered: begun || stored }
             }
-            ScheduleAnswer::KeyTaken(id) => OpReply::KeyTaken(id),
-            ScheduleAnswer::Conflict => OpReply::Conflict,
-            ScheduleAnswer::Ended(ended) => OpReply::Ended(ended),
+            ScheduleAnswer::KeyTaken(id) => ScheduleReply::KeyTaken(id),
+            ScheduleAnswer::Conflict => ScheduleReply::Conflict,
+            ScheduleAnswer::Ended(ended) => ScheduleReply::Ended(ended),
         };
-        if !matches!(said, OpReply::Scheduled { .. } | OpReply::Kept { .. }) {
+        if !matches!(said, ScheduleReply::Scheduled { .. } | ScheduleReply::Kept { .. }) {
             self.count(Counter::ScheduleRefused, 1);
         }
         said
@@ -96,12 +96,12 @@ impl Engine {
         }
     }
 
-    pub(super) fn cancelled(&mut self, answer: CancelAnswer) -> OpReply {
+    pub(super) fn cancelled(&mut self, answer: CancelAnswer) -> CancelReply {
         match answer {
             CancelAnswer::Cancelled(id) => {
                 self.count(Counter::Cancelled, 1);
                 self.forget(id);
-                OpReply::Cancelled(id)
+                CancelReply::Cancelled(id)
             }
             CancelAnswer::TooLate(id) | CancelAnswer::Died { id, .. } => {
                 self.count(Counter::CancelTooLate, 1);
@@ -109,9 +109,9 @@ impl Engine {
                     self.note_death(id, DeadReason::Stopped, failed);
                 }
                 self.stop_attempts(id);
-                OpReply::TooLate(id)
+                CancelReply::TooLate(id)
             }
-            CancelAnswer::NotFound => OpReply::NotFound,
+            CancelAnswer::NotFound => CancelReply::NotFound,
         }
     }
 
@@ -131,14 +131,14 @@ impl Engine {
             RescheduleAnswer::Rescheduled(id) => {
                 self.count(Counter::Rescheduled, 1);
                 self.move_to(id, due);
-                OpReply::Rescheduled(id)
+                RescheduleReply::Rescheduled(id).into()
             }
-            RescheduleAnswer::TooLate(id) => OpReply::TooLate(id),
+            RescheduleAnswer::TooLate(id) => RescheduleReply::TooLate(id).into(),
             RescheduleAnswer::PastDeadline(id) => {
                 let text = format!("timer {id} has a deadline before {}: nothing was changed", due.utc());
                 failed(ErrorCode::Invalid, text)
             }
-            RescheduleAnswer::NotFound => OpReply::NotFound,
+            RescheduleAnswer::NotFound => RescheduleReply::NotFound.into(),
         }
     }
 
@@ -156,14 +156,14 @@ impl Engine {
         }
     }
 
-    pub(super) fn replayed(&mut self, id: TimerId, answer: &Answer) -> OpReply {
+    pub(super) fn replayed(&mut self, id: TimerId, answer: &Answer) -> ReplayReply {
         match answer {
             Answer::Done => {
                 self.fetch(id);
-                OpReply::Done
+                ReplayReply::Done
             }
-            Answer::KeyTaken(by) => OpReply::KeyTaken(*by),
-            _ => OpReply::NotFound,
+            Answer::KeyTaken(by) => ReplayReply::KeyTaken(*by),
+            _ => ReplayReply::NotFound,
         }
     }
 

@@ -3,7 +3,7 @@
 //!
 //! Not in here: what follows from the answers (`replies`), questions (`queries`).
 
-use mtimer_protocol::ops::Subject;
+use mtimer_protocol::ops::{ScheduleReply, Subject};
 use mtimer_protocol::{ErrorCode, OpReply, Request, RequestOp};
 use mtimer_types::limits::{MAX_BATCH, MAX_SENT_AHEAD_MS, MAX_SESSION_INFLIGHT, REPEAT_HORIZON_MS};
 use mtimer_types::{PartitionId, Target, Time};
@@ -159,7 +159,7 @@ impl Engine {
 
     /// Answers a schedule without the store.
     pub(super) fn reply_known(&mut self, reply: ReplyRef, known: OpReply) {
-        if !matches!(known, OpReply::Scheduled { .. }) {
+        if !matches!(known, OpReply::Schedule(ScheduleReply::Scheduled { .. })) {
             self.count(Counter::ScheduleRefused, 1);
         }
         self.reply(reply, known);

@@ -69,7 +69,8 @@ impl Engine {
     }
 
     /// Answers one operation of a request; with the last one the request is answered.
-    pub(super) fn reply(&mut self, to: ReplyRef, reply: OpReply) {
+    pub(super) fn reply(&mut self, to: ReplyRef, reply: impl Into<OpReply>) {
+        let reply = reply.into();
         self.tallies.replied(&reply);
         let Some(AnsweredRequest { session, corr, replies }) = self.requests.answer(to, reply) else {
             return;

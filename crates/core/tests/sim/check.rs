@@ -3,7 +3,7 @@
 //!
 //! The numbers are those of `docs/guarantees.md`.
 
-use mtimer_protocol::ops;
+use mtimer_protocol::ops::{self, CancelReply, RescheduleReply, ScheduleReply};
 use mtimer_protocol::{Delivery, OpReply, RequestOp};
 use mtimer_store::ops::Settle;
 use mtimer_store::{Op, Place, Record, Verdict};
@@ -143,7 +143,11 @@ impl History {
     pub(super) fn answered(&mut self, m: Moment, epoch: Epoch, op: &RequestOp, reply: &OpReply) {
         let id = match (op, reply) {
             (RequestOp::Schedule(ops::Schedule { timer, .. }), _) => Some(timer.id),
-            (_, OpReply::Cancelled(id) | OpReply::TooLate(id) | OpReply::Rescheduled(id)) => Some(*id),
+            (
+                _,
+                OpReply::Cancel(CancelReply::Cancelled(id) | CancelReply::TooLate(id))
+                | OpReply::Reschedule(RescheduleReply::Rescheduled(id) | RescheduleReply::TooLate(id)),
+            ) => Some(*id),
             (
                 RequestOp::Cancel(ops::Cancel { target, .. })
                 | RequestOp::Reschedule(ops::Reschedule { target, .. }),
@@ -156,32 +160,44 @@ impl History {
             (RequestOp::Replay(ops::Replay { id }) | RequestOp::Purge(ops::Purge { id }), _) => Some(*id),
         };
         self.note(m.ms, id, || format!("broker {} answers {reply:?} to {op:?}", m.broker));
+        if !op.is_answered_by(reply) {
+            self.fail(m.ms, id, "answered as another operation");
+        }
         let mut at = Answered { seq: self.seq, ms: m.ms, epoch, applied: self.seq };
         match (op, reply) {
-            (RequestOp::Schedule(ops::Schedule { timer, .. }), OpReply::Scheduled { replaced, .. }) => {
+            (
+                RequestOp::Schedule(ops::Schedule { timer, .. }),
+                OpReply::Schedule(ScheduleReply::Scheduled { replaced, .. }),
+            ) => {
                 self.life(timer.id).answered_ok = true;
                 if let Some(old) = replaced {
                     self.life(*old).replaced.get_or_insert(at);
                 }
             }
-            (RequestOp::Schedule(ops::Schedule { timer, .. }), OpReply::Ended(Ended::Acknowledged)) => {
+            (
+                RequestOp::Schedule(ops::Schedule { timer, .. }),
+                OpReply::Schedule(ScheduleReply::Ended(Ended::Acknowledged)),
+            ) => {
                 self.life(timer.id).answered_ok = true;
             }
-            (RequestOp::Cancel(ops::Cancel { request, .. }), OpReply::TooLate(id)) => {
+            (RequestOp::Cancel(ops::Cancel { request, .. }), OpReply::Cancel(CancelReply::TooLate(id))) => {
                 at.applied = self.applied.get(request).copied().unwrap_or(at.seq);
                 let life = self.life(*id);
                 if life.too_late.is_none_or(|before| life.replayed_since(before.applied)) {
                     life.too_late = Some(at);
                 }
             }
-            (RequestOp::Reschedule(ops::Reschedule { due, request, .. }), OpReply::Rescheduled(id)) => {
+            (
+                RequestOp::Reschedule(ops::Reschedule { due, request, .. }),
+                OpReply::Reschedule(RescheduleReply::Rescheduled(id)),
+            ) => {
                 at.applied = self.applied.get(request).copied().unwrap_or(at.seq);
                 let life = self.life(*id);
                 if life.moved.is_none_or(|(before, _)| before.applied < at.applied) {
                     life.moved = Some((at, *due));
                 }
             }
-            (RequestOp::Cancel(_), OpReply::Cancelled(id)) => {
+            (RequestOp::Cancel(_), OpReply::Cancel(CancelReply::Cancelled(id))) => {
                 self.life(*id).cancelled.get_or_insert(at);
                 if self.knows_of_sent(*id, epoch) {
                     self.fail(m.ms, Some(*id), "6: answered as cancelled, and was sent before");

@@ -2,7 +2,7 @@
 //! is altered on the way. Each way of it must be found by the checker.
 
 use mtimer_core::Call;
-use mtimer_protocol::ops;
+use mtimer_protocol::ops::{self, ScheduleReply};
 use mtimer_protocol::{Delivery, OpReply, RequestOp, Settlement};
 use mtimer_store::ops::{Cancel, Reschedule, Schedule, Settle};
 use mtimer_store::{Answer, CancelAnswer, Op, Refusal, RescheduleAnswer, ScheduleAnswer, Verdict};
@@ -137,7 +137,9 @@ impl Sabotage {
 
     /// What a broker sends besides when it gives an answer.
     pub(super) fn sends_besides(self, epoch: Epoch, reply: &OpReply) -> Option<Delivery> {
-        let OpReply::Scheduled { replaced: Some(id), .. } = *reply else { return None };
+        let OpReply::Schedule(ScheduleReply::Scheduled { replaced: Some(id), .. }) = *reply else {
+            return None;
+        };
         (self == Self::SendReplaced).then(|| Delivery {
             id,
             key: None,

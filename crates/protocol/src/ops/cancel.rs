@@ -1,11 +1,11 @@
 //! Cancel: a client takes a timer back.
 
-use mtimer_types::{InvalidTimer, Target, Time, Verb};
+use mtimer_types::{InvalidTimer, Target, Time, TimerId, Verb};
 use serde::{Deserialize, Serialize};
 
-use super::operation::Operation;
+use super::operation::{Operation, Reply};
 use super::subject::Subject;
-use crate::reply::OpReply;
+use crate::sample;
 
 /// Cancel a timer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -16,7 +16,20 @@ pub struct Cancel {
     pub request: u64,
 }
 
+/// Answers a cancel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum CancelReply {
+    /// No delivery starts after this answer, by any broker.
+    Cancelled(TimerId),
+    /// Delivered, being delivered, or possibly so. No further attempt follows.
+    TooLate(TimerId),
+    /// Nothing of that name.
+    NotFound,
+}
+
 impl Operation for Cancel {
+    type Reply = CancelReply;
+
     const VERB: Verb = Verb::Cancel;
 
     fn subject(&self) -> Subject<'_> {
@@ -27,7 +40,13 @@ impl Operation for Cancel {
         Ok(())
     }
 
-    fn is_answered_by(reply: &OpReply) -> bool {
-        matches!(reply, OpReply::Cancelled(_) | OpReply::TooLate(_) | OpReply::NotFound)
+    fn samples() -> Vec<Self> {
+        vec![Self { target: sample::id().into(), request: 9 }, Self { target: sample::by_key(), request: 9 }]
+    }
+}
+
+impl Reply for CancelReply {
+    fn samples() -> Vec<Self> {
+        vec![Self::Cancelled(sample::id()), Self::TooLate(sample::id()), Self::NotFound]
     }
 }

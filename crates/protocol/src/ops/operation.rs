@@ -5,10 +5,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::subject::Subject;
-use crate::reply::OpReply;
 
 /// One kind of operation.
 pub trait Operation: Serialize + DeserializeOwned {
+    /// How it is answered once it was done, or could not be for a reason of its own.
+    type Reply: Reply;
+
     /// What a token has to allow.
     const VERB: Verb;
 
@@ -22,6 +24,13 @@ pub trait Operation: Serialize + DeserializeOwned {
     /// The first rule that is broken, with value and limit.
     fn check(&self, now: Time) -> Result<(), InvalidTimer>;
 
-    /// Whether a reply that does not fit any operation ([`OpReply::fits_any`]) can be its answer.
-    fn is_answered_by(reply: &OpReply) -> bool;
+    /// Values for tests over all operations: one of each form that it has on the wire. New ones go
+    /// to the end.
+    fn samples() -> Vec<Self>;
+}
+
+/// The replies of one kind of operation.
+pub trait Reply: Serialize + DeserializeOwned {
+    /// Values for tests over all operations: at least one of each variant. New ones go to the end.
+    fn samples() -> Vec<Self>;
 }

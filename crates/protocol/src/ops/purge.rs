@@ -3,9 +3,9 @@
 use mtimer_types::{InvalidTimer, Time, TimerId, Verb};
 use serde::{Deserialize, Serialize};
 
-use super::operation::Operation;
+use super::operation::{Operation, Reply};
 use super::subject::Subject;
-use crate::reply::OpReply;
+use crate::sample;
 
 /// Remove a dead or unconfirmed timer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -14,7 +14,18 @@ pub struct Purge {
     pub id: TimerId,
 }
 
+/// Answers a purge.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum PurgeReply {
+    /// It is removed.
+    Done,
+    /// Neither dead nor unconfirmed.
+    NotFound,
+}
+
 impl Operation for Purge {
+    type Reply = PurgeReply;
+
     const VERB: Verb = Verb::Operate;
 
     fn subject(&self) -> Subject<'_> {
@@ -25,7 +36,13 @@ impl Operation for Purge {
         Ok(())
     }
 
-    fn is_answered_by(reply: &OpReply) -> bool {
-        matches!(reply, OpReply::Done | OpReply::NotFound)
+    fn samples() -> Vec<Self> {
+        vec![Self { id: sample::id() }]
+    }
+}
+
+impl Reply for PurgeReply {
+    fn samples() -> Vec<Self> {
+        vec![Self::Done, Self::NotFound]
     }
 }

@@ -3,9 +3,9 @@
 use mtimer_types::{InvalidTimer, Time, TimerId, Verb};
 use serde::{Deserialize, Serialize};
 
-use super::operation::Operation;
+use super::operation::{Operation, Reply};
 use super::subject::Subject;
-use crate::reply::OpReply;
+use crate::sample;
 
 /// Deliver a dead or unconfirmed timer again, now, with a new retry budget.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -14,7 +14,20 @@ pub struct Replay {
     pub id: TimerId,
 }
 
+/// Answers a replay.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ReplayReply {
+    /// It is delivered again.
+    Done,
+    /// Neither dead nor unconfirmed.
+    NotFound,
+    /// This live timer has its key. Nothing changed.
+    KeyTaken(TimerId),
+}
+
 impl Operation for Replay {
+    type Reply = ReplayReply;
+
     const VERB: Verb = Verb::Operate;
 
     fn subject(&self) -> Subject<'_> {
@@ -25,7 +38,13 @@ impl Operation for Replay {
         Ok(())
     }
 
-    fn is_answered_by(reply: &OpReply) -> bool {
-        matches!(reply, OpReply::Done | OpReply::KeyTaken(_) | OpReply::NotFound)
+    fn samples() -> Vec<Self> {
+        vec![Self { id: sample::id() }]
+    }
+}
+
+impl Reply for ReplayReply {
+    fn samples() -> Vec<Self> {
+        vec![Self::Done, Self::NotFound, Self::KeyTaken(sample::id())]
     }
 }

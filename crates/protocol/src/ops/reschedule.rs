@@ -1,12 +1,12 @@
 //! Reschedule: a client gives a timer another due time.
 
 use mtimer_types::timer::check_distance;
-use mtimer_types::{InvalidTimer, Target, Time, Verb};
+use mtimer_types::{InvalidTimer, Target, Time, TimerId, Verb};
 use serde::{Deserialize, Serialize};
 
-use super::operation::Operation;
+use super::operation::{Operation, Reply};
 use super::subject::Subject;
-use crate::reply::OpReply;
+use crate::sample;
 
 /// Give a timer another due time.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -19,7 +19,20 @@ pub struct Reschedule {
     pub request: u64,
 }
 
+/// Answers a reschedule.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum RescheduleReply {
+    /// The old time never fires. The id stays valid.
+    Rescheduled(TimerId),
+    /// Delivered, being delivered, or possibly so. Nothing changed.
+    TooLate(TimerId),
+    /// Nothing of that name.
+    NotFound,
+}
+
 impl Operation for Reschedule {
+    type Reply = RescheduleReply;
+
     const VERB: Verb = Verb::Cancel;
 
     fn subject(&self) -> Subject<'_> {
@@ -30,7 +43,14 @@ impl Operation for Reschedule {
         check_distance(self.due, now)
     }
 
-    fn is_answered_by(reply: &OpReply) -> bool {
-        matches!(reply, OpReply::Rescheduled(_) | OpReply::TooLate(_) | OpReply::NotFound)
+    fn samples() -> Vec<Self> {
+        let to = |target| Self { target, due: sample::time(9_000), request: 10 };
+        vec![to(sample::by_key()), to(sample::id().into())]
+    }
+}
+
+impl Reply for RescheduleReply {
+    fn samples() -> Vec<Self> {
+        vec![Self::Rescheduled(sample::id()), Self::TooLate(sample::id()), Self::NotFound]
     }
 }

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use mtimer_types::{InvalidTimer, KeyPolicy, Time, Timer, Verb};
+use mtimer_types::{Ended, InvalidTimer, KeyPolicy, Time, Timer, TimerId, Verb};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::operation::Operation;
+use super::operation::{Operation, Reply};
 use super::subject::Subject;
-use crate::reply::OpReply;
+use crate::sample;
 
 /// Schedule a timer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -19,12 +19,40 @@ pub struct Schedule {
     pub policy: KeyPolicy,
 }
 
+/// Answers a schedule.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ScheduleReply {
+    /// Stored at the broker's durability level.
+    Scheduled {
+        /// False: an earlier request with the same content had stored it.
+        new: bool,
+        /// The timer that this one replaced.
+        replaced: Option<TimerId>,
+    },
+    /// With keep: a live timer has the key.
+    Kept {
+        /// Which.
+        id: TimerId,
+        /// An attempt to deliver it has begun, or may have, or it was stopped: its handler may have
+        /// read the state of before this request.
+        being_delivered: bool,
+    },
+    /// With create: this live timer has the key. Nothing changed.
+    KeyTaken(TimerId),
+    /// The id is in use with other content. Nothing changed.
+    Conflict,
+    /// The timer of this id has ended already, so.
+    Ended(Ended),
+}
+
 /// Reads a timer into the place where it stays: it is shared from then on.
 fn shared<'de, D: Deserializer<'de>>(d: D) -> Result<Arc<Timer>, D::Error> {
     Timer::deserialize(d).map(Arc::new)
 }
 
 impl Operation for Schedule {
+    type Reply = ScheduleReply;
+
     const VERB: Verb = Verb::Schedule;
 
     fn subject(&self) -> Subject<'_> {
@@ -35,8 +63,32 @@ impl Operation for Schedule {
         self.timer.validate(now)
     }
 
-    fn is_answered_by(reply: &OpReply) -> bool {
-        use OpReply as R;
-        matches!(reply, R::Scheduled { .. } | R::Kept { .. } | R::KeyTaken(_) | R::Conflict | R::Ended(_))
+    fn samples() -> Vec<Self> {
+        let timers = [sample::plain_timer(), sample::full_timer()].map(Arc::new);
+        let policies = [KeyPolicy::Create, KeyPolicy::Replace, KeyPolicy::Keep];
+        let of = |timer: Arc<Timer>| policies.map(|policy| Self { timer: Arc::clone(&timer), policy });
+        timers.into_iter().flat_map(of).collect()
+    }
+}
+
+impl Reply for ScheduleReply {
+    fn samples() -> Vec<Self> {
+        let id = sample::id();
+        let answered = [
+            Self::Scheduled { new: true, replaced: None },
+            Self::Scheduled { new: false, replaced: Some(id) },
+            Self::Kept { id, being_delivered: true },
+            Self::KeyTaken(id),
+            Self::Conflict,
+        ];
+        let ended = [
+            Ended::Acknowledged,
+            Ended::Cancelled,
+            Ended::Replaced,
+            Ended::Expired,
+            Ended::Dead,
+            Ended::CancelledUnseen,
+        ];
+        answered.into_iter().chain(ended.map(Self::Ended)).collect()
     }
 }

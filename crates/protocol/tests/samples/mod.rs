@@ -2,62 +2,34 @@
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+
 use bytes::Bytes;
-use mtimer_protocol::ops::{Cancel, Purge, Replay, Reschedule, Schedule};
+pub use mtimer_protocol::sample::{by_key, dest, full_timer, headers, id, key, plain_timer, time};
 use mtimer_protocol::*;
-use mtimer_types::{
-    DeadReason, Destination, Ended, Epoch, HandlerOutcome, Headers, Key, KeyPolicy, Mode, PartitionId,
-    RetryTiers, Target, Term, Time, Timer, TimerId,
-};
+use mtimer_types::{DeadReason, Epoch, HandlerOutcome, Headers, Mode, PartitionId, Target, Term};
 
-pub fn time(ms: u64) -> Time {
-    Time::from_ms(1_700_000_000_000 + ms)
+fn named<M>((name, message): (&str, M)) -> (String, M) {
+    (name.to_owned(), message)
 }
 
-pub fn id() -> TimerId {
-    TimerId::new(time(5_000), time(0), PartitionId(9), 0x0123_4567_89ab_cdef)
+/// Names each of these after the operation that it begins with, and numbers those of an operation.
+fn numbered<T: Debug>(prefix: &str, all: Vec<T>) -> Vec<(String, T)> {
+    let mut counts = BTreeMap::new();
+    let name = |value: T| {
+        let operation = operation_of(&value).to_lowercase();
+        let count = counts.entry(operation.clone()).or_insert(0);
+        *count += 1;
+        (format!("{prefix}{operation}-{count}"), value)
+    };
+    all.into_iter().map(name).collect()
 }
 
-pub fn dest() -> Destination {
-    Destination::new("orders", "billing").unwrap()
-}
-
-pub fn key() -> Key {
-    Key::new("order-1").unwrap()
-}
-
-pub fn headers() -> Headers {
-    let traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-    Headers::new([("tenant", "acme"), ("traceparent", traceparent)]).unwrap()
-}
-
-/// A timer with nothing that can be left out.
-pub fn plain_timer() -> Timer {
-    Timer {
-        id: id(),
-        dest: dest(),
-        key: None,
-        due: time(5_000),
-        mode: Mode::AtLeastOnce,
-        deadline: None,
-        callback_timeout_ms: None,
-        retry: None,
-        payload: Bytes::from_static(b"hello"),
-        headers: Headers::NONE,
-    }
-}
-
-/// A timer with everything.
-pub fn full_timer() -> Timer {
-    Timer {
-        key: Some(key()),
-        mode: Mode::AtMostOnce,
-        deadline: Some(time(60_000)),
-        callback_timeout_ms: Some(2_000),
-        retry: Some(RetryTiers(vec![250, 251, 70_000])),
-        headers: headers(),
-        ..plain_timer()
-    }
+/// The name of the operation of a `RequestOp` or `OpReply`.
+pub fn operation_of(value: &impl Debug) -> String {
+    let text = format!("{value:?}");
+    text.split(['(', ' ']).next().unwrap().to_owned()
 }
 
 fn request(ops: Vec<RequestOp>) -> ClientMessage {
@@ -73,7 +45,7 @@ fn query(query: Query) -> ClientMessage {
 }
 
 /// Every kind of message from a client, by name.
-pub fn from_client() -> Vec<(&'static str, ClientMessage)> {
+pub fn from_client() -> Vec<(String, ClientMessage)> {
     let hello = Hello {
         magic: MAGIC,
         min_version: 1,
@@ -83,37 +55,11 @@ pub fn from_client() -> Vec<(&'static str, ClientMessage)> {
         token: "s3cret".into(),
         role: Role::Client,
     };
-    let by_key = || Target::Key(dest(), key());
     let error = || "no".to_owned();
-    vec![
+    let all = [
         ("hello", ClientMessage::Hello(hello)),
         ("register", ClientMessage::Register { registration: 1, dest: dest(), credit: 1_000 }),
         ("unregister", ClientMessage::Unregister { registration: 1 }),
-        (
-            "schedule",
-            request(vec![RequestOp::Schedule(Schedule {
-                timer: plain_timer().into(),
-                policy: KeyPolicy::Create,
-            })]),
-        ),
-        (
-            "schedule-full",
-            request(vec![
-                RequestOp::Schedule(Schedule { timer: full_timer().into(), policy: KeyPolicy::Replace }),
-                RequestOp::Schedule(Schedule { timer: plain_timer().into(), policy: KeyPolicy::Keep }),
-            ]),
-        ),
-        ("cancel", request(vec![RequestOp::Cancel(Cancel { target: Target::Id(id()), request: 9 })])),
-        (
-            "reschedule",
-            request(vec![RequestOp::Reschedule(Reschedule {
-                target: by_key(),
-                due: time(9_000),
-                request: 10,
-            })]),
-        ),
-        ("replay", request(vec![RequestOp::Replay(Replay { id: id() })])),
-        ("purge", request(vec![RequestOp::Purge(Purge { id: id() })])),
         ("settle-ok", settle(HandlerOutcome::Ok)),
         ("settle-retry", settle(HandlerOutcome::Retry { after_ms: None, error: error() })),
         ("settle-retry-after", settle(HandlerOutcome::Retry { after_ms: Some(300), error: error() })),
@@ -142,7 +88,10 @@ pub fn from_client() -> Vec<(&'static str, ClientMessage)> {
         ("client-pong", ClientMessage::Pong(u64::MAX)),
         ("goodbye", ClientMessage::Goodbye),
         ("peer-heartbeat", ClientMessage::Peer(PeerRequest::Heartbeat(heartbeat()))),
-    ]
+        ("request-of-all", request(RequestOp::samples())),
+    ];
+    let requests = numbered("", RequestOp::samples()).into_iter().map(|(name, op)| (name, request(vec![op])));
+    all.map(named).into_iter().chain(requests).collect()
 }
 
 const LOAD: BrokerLoad = BrokerLoad { sessions: 1, loaded: 2, in_flight: 3 };
@@ -209,34 +158,18 @@ pub const CODES: [ErrorCode; 12] = [
     ErrorCode::LimitReached,
 ];
 
-const ENDS: [Ended; 6] = [
-    Ended::Acknowledged,
-    Ended::Cancelled,
-    Ended::Replaced,
-    Ended::Expired,
-    Ended::Dead,
-    Ended::CancelledUnseen,
-];
-
 const REASONS: [DeadReason; 4] =
     [DeadReason::Exhausted, DeadReason::Failed, DeadReason::Stopped, DeadReason::AtMostOnce];
 
-fn replies() -> Vec<(&'static str, ServerMessage)> {
-    vec![
-        ("reply-scheduled", reply(vec![OpReply::Scheduled { new: true, replaced: None }])),
-        ("reply-replaced", reply(vec![OpReply::Scheduled { new: false, replaced: Some(id()) }])),
-        ("reply-kept", reply(vec![OpReply::Kept { id: id(), being_delivered: true }])),
-        ("reply-cancelled", reply(vec![OpReply::Cancelled(id())])),
-        ("reply-too-late", reply(vec![OpReply::TooLate(id())])),
-        ("reply-not-found", reply(vec![OpReply::NotFound])),
-        ("reply-rescheduled", reply(vec![OpReply::Rescheduled(id())])),
-        ("reply-done", reply(vec![OpReply::Done])),
-        ("reply-key-taken", reply(vec![OpReply::KeyTaken(id())])),
-        ("reply-conflict", reply(vec![OpReply::Conflict])),
-        ("reply-ended", reply(ENDS.map(OpReply::Ended).into())),
+fn replies() -> Vec<(String, ServerMessage)> {
+    let all = [
         ("reply-moved", reply(vec![OpReply::Moved { owner: "b2.example:7400".into() }])),
         ("reply-failed", reply(CODES.map(|code| OpReply::Failed { code, message: "no".into() }).into())),
-    ]
+        ("reply-of-all", reply(OpReply::samples())),
+    ];
+    let replies =
+        numbered("reply-", OpReply::samples()).into_iter().map(|(name, one)| (name, reply(vec![one])));
+    all.map(named).into_iter().chain(replies).collect()
 }
 
 fn answers() -> Vec<(&'static str, ServerMessage)> {
@@ -347,7 +280,7 @@ fn peer_answers() -> Vec<(&'static str, ServerMessage)> {
 }
 
 /// Every kind of message from a broker, by name.
-pub fn from_server() -> Vec<(&'static str, ServerMessage)> {
+pub fn from_server() -> Vec<(String, ServerMessage)> {
     let welcome = Welcome {
         version: 1,
         session: 42,
@@ -383,7 +316,6 @@ pub fn from_server() -> Vec<(&'static str, ServerMessage)> {
         ("welcome-cluster", ServerMessage::Welcome(of_a_cluster)),
         ("refused", ServerMessage::Refused { code: ErrorCode::Unauthorized, message: "no".into() }),
     ];
-    all.extend(replies());
     all.extend(answers());
     all.extend([
         ("deliver", ServerMessage::Deliver { registration: 1, deliveries: vec![delivery] }),
@@ -400,7 +332,7 @@ pub fn from_server() -> Vec<(&'static str, ServerMessage)> {
         "register-refused",
         ServerMessage::RegisterRefused { registration, code, message: "no".into() },
     ));
-    all
+    all.into_iter().map(named).chain(replies()).collect()
 }
 
 pub fn hex(bytes: &[u8]) -> String {

@@ -1,7 +1,9 @@
 //! Random edits, outcomes, clients and owners that cross with answers of the store: what was
 //! answered holds for everything that is sent afterwards.
 
-use mtimer_protocol::ops::{Cancel, Replay, Reschedule, Schedule};
+use mtimer_protocol::ops::{
+    Cancel, CancelReply, Replay, ReplayReply, Reschedule, RescheduleReply, Schedule, ScheduleReply,
+};
 use std::collections::{BTreeMap, HashMap};
 
 use mtimer_types::Key;
@@ -251,20 +253,20 @@ impl Crossing {
 
     fn replied(&mut self, op: &RequestOp, reply: &OpReply) {
         match (op, reply) {
-            (_, OpReply::Scheduled { replaced: Some(id), .. }) => {
+            (_, OpReply::Schedule(ScheduleReply::Scheduled { replaced: Some(id), .. })) => {
                 self.lives.get_mut(id).unwrap().over = Some("replaced");
             }
-            (_, OpReply::Cancelled(id)) => {
+            (_, OpReply::Cancel(CancelReply::Cancelled(id))) => {
                 let life = self.lives.get_mut(id).unwrap();
                 assert!(life.sent.is_empty(), "{id}: cancelled although it was delivered");
                 life.over = Some("cancelled");
             }
-            (RequestOp::Cancel(_), OpReply::TooLate(id)) => {
+            (RequestOp::Cancel(_), OpReply::Cancel(CancelReply::TooLate(id))) => {
                 let life = self.lives.get_mut(id).unwrap();
                 life.over = Some("stopped");
                 life.stopped = true;
             }
-            (RequestOp::Replay(Replay { id }), OpReply::Done) => {
+            (RequestOp::Replay(Replay { id }), OpReply::Replay(ReplayReply::Done)) => {
                 let life = self.lives.get_mut(id).unwrap();
                 (life.over, life.stopped) = (None, false);
             }
@@ -272,7 +274,10 @@ impl Crossing {
             (RequestOp::Replay(Replay { id }), OpReply::Failed { .. }) => {
                 self.lives.get_mut(id).unwrap().unheard = true;
             }
-            (RequestOp::Reschedule(Reschedule { due, .. }), OpReply::Rescheduled(id)) => {
+            (
+                RequestOp::Reschedule(Reschedule { due, .. }),
+                OpReply::Reschedule(RescheduleReply::Rescheduled(id)),
+            ) => {
                 let life = self.lives.get_mut(id).unwrap();
                 life.due = *due;
                 // What was asked for before was done before, or was not done.

@@ -1,7 +1,7 @@
 //! No delivery begins after a timer's deadline, wherever the timer waits, and what has missed its
 //! deadline ends soon.
 
-use mtimer_protocol::ops::Cancel;
+use mtimer_protocol::ops::{Cancel, ScheduleReply};
 use mtimer_types::{Ended, limits::REPEAT_HORIZON_MS};
 
 use super::*;
@@ -47,7 +47,7 @@ fn what_waits_for_credit_is_not_delivered_after_its_deadline() {
     let sent: Vec<_> = rig.take_deliveries().iter().map(|(_, d)| d.id).collect();
     assert!(timers.iter().all(|t| !sent.contains(&t.id)), "delivered after the deadline");
     assert_eq!(sent.len(), 1);
-    assert_eq!(ended(&mut rig, &timers[0]), OpReply::Ended(Ended::Expired));
+    assert_eq!(ended(&mut rig, &timers[0]), OpReply::Schedule(ScheduleReply::Ended(Ended::Expired)));
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn what_waits_for_credit_expires_although_no_credit_comes() {
     assert_eq!(timers.iter().filter(|t| rig.place(t.id).is_some()).count(), 0, "still there");
     assert_eq!(rig.engine.counters[crate::api::Counter::Parked as usize], 0);
     assert_eq!((rig.engine.memory().0, rig.engine.unsettled()), (2, 1));
-    assert_eq!(ended(&mut rig, &timers[2]), OpReply::Ended(Ended::Expired));
+    assert_eq!(ended(&mut rig, &timers[2]), OpReply::Schedule(ScheduleReply::Ended(Ended::Expired)));
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn what_is_taken_too_late_expires_and_is_not_sent() {
     assert_eq!(rig.take_deliveries(), []);
     assert_eq!(rig.place(once.id), None, "neither sent nor ended");
     assert_eq!((rig.engine.memory().0, rig.engine.unsettled()), (0, 0));
-    assert_eq!(ended(&mut rig, &once), OpReply::Ended(Ended::Expired));
+    assert_eq!(ended(&mut rig, &once), OpReply::Schedule(ScheduleReply::Ended(Ended::Expired)));
     let other = rig.timer("a", 0);
     rig.deliver(1, other);
 }
@@ -144,7 +144,7 @@ fn a_process_that_stops_between_a_take_and_its_delivery_does_not_send_it_too_lat
     assert_eq!(rig.take_deliveries(), []);
     assert_eq!(rig.engine.counters[crate::api::Counter::Delivered as usize], 0);
     assert_eq!((rig.engine.memory().0, rig.engine.unsettled()), (0, 0));
-    assert_eq!(ended(&mut rig, &once), OpReply::Ended(Ended::Expired));
+    assert_eq!(ended(&mut rig, &once), OpReply::Schedule(ScheduleReply::Ended(Ended::Expired)));
     // The credit is free again.
     let other = rig.timer("a", 0);
     rig.deliver(1, other);
@@ -164,7 +164,7 @@ fn what_comes_back_from_the_park_too_late_expires() {
     rig.answers_wait = false;
     rig.run(50);
     assert_eq!(rig.take_deliveries(), []);
-    assert_eq!(ended(&mut rig, &timer), OpReply::Ended(Ended::Expired));
+    assert_eq!(ended(&mut rig, &timer), OpReply::Schedule(ScheduleReply::Ended(Ended::Expired)));
 }
 
 #[test]
@@ -179,5 +179,5 @@ fn a_retry_that_waits_for_credit_expires_too() {
     rig.deliver(1, other);
     rig.run(300);
     assert_eq!(rig.take_deliveries(), []);
-    assert_eq!(ended(&mut rig, &timer), OpReply::Ended(Ended::Expired));
+    assert_eq!(ended(&mut rig, &timer), OpReply::Schedule(ScheduleReply::Ended(Ended::Expired)));
 }

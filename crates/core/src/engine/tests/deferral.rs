@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::engine::deferral::together_by;
-use mtimer_protocol::ops::Cancel;
+use mtimer_protocol::ops::{Cancel, CancelReply, ScheduleReply};
 
 /// A broker that has so many deliveries under way, just behind a time at which everything goes.
 fn under_way(count: usize, credit: u32) -> (Rig, Vec<Delivery>) {
@@ -128,7 +128,10 @@ fn what_clients_ask_for_takes_them_along_and_finds_them_done() {
     rig.ask(1, vec![cancel(&d[0])]);
     assert_eq!(batches(&mut rig), 1);
     rig.turn();
-    assert!(matches!(rig.take_replies()[..], [OpReply::NotFound]), "as if it were on its way");
+    assert!(
+        matches!(rig.take_replies()[..], [OpReply::Cancel(CancelReply::NotFound)]),
+        "as if it were on its way"
+    );
     assert_eq!(rig.place(d[0].id), None);
     // A question does not overtake them either.
     rig.run(1);
@@ -156,7 +159,10 @@ fn a_question_does_not_overtake_them_when_others_have_joined_them() {
     let timer = rig.timer("a", 60_000);
     rig.schedule(1, timer);
     assert!(is_gone(&mut rig, d[0].id), "{:?}", rig.sent);
-    assert_eq!(rig.take_replies(), [OpReply::Scheduled { new: true, replaced: None }]);
+    assert_eq!(
+        rig.take_replies(),
+        [OpReply::Schedule(ScheduleReply::Scheduled { new: true, replaced: None })]
+    );
 }
 
 #[test]
@@ -165,7 +171,10 @@ fn a_question_that_sends_them_brings_nothing_back() {
     rig.turn();
     rig.engine.partition(P).unwrap().calls.release_batches();
     assert!(is_gone(&mut rig, d.id), "{:?}", rig.sent);
-    assert_eq!(rig.take_replies(), [OpReply::Scheduled { new: false, replaced: None }]);
+    assert_eq!(
+        rig.take_replies(),
+        [OpReply::Schedule(ScheduleReply::Scheduled { new: false, replaced: None })]
+    );
     rig.run(100);
     assert_eq!(rig.take_deliveries(), []);
     assert_eq!(rig.place(d.id), None);

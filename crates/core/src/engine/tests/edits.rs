@@ -1,7 +1,7 @@
 //! Edits that come without an end, or wait behind a backlog: they hold no timer that they cannot
 //! change.
 
-use mtimer_protocol::ops;
+use mtimer_protocol::ops::{self, CancelReply, RescheduleReply, ScheduleReply};
 use mtimer_store::Op;
 use mtimer_store::ops::Park;
 use mtimer_types::Key;
@@ -69,7 +69,10 @@ fn a_due_timer_is_sent_however_often_its_reschedule_is_too_late() {
         rig.answers_wait = false;
         rig.run(20);
         let late = rig.take_replies();
-        assert!(late.iter().all(|reply| *reply == OpReply::TooLate(id)), "{late:?}");
+        assert!(
+            late.iter().all(|reply| *reply == OpReply::Reschedule(RescheduleReply::TooLate(id))),
+            "{late:?}"
+        );
         assert_eq!(late.len() as u64, asked.unwrap(), "each is answered");
     }
 }
@@ -134,7 +137,11 @@ fn an_edit_behind_a_backlog_holds_no_timer_and_learns_that_it_was_sent() {
         rig.take_replies();
         rig.run(5);
         let late = rig.take_replies();
-        assert_eq!(late.last(), Some(&OpReply::TooLate(id)), "moves: {moves}");
+        let too_late = match moves {
+            true => OpReply::Reschedule(RescheduleReply::TooLate(id)),
+            false => OpReply::Cancel(CancelReply::TooLate(id)),
+        };
+        assert_eq!(late.last(), Some(&too_late), "moves: {moves}");
         rig.settle(1, &delivery, HandlerOutcome::Ok);
         rig.run(20);
         assert_eq!((rig.refusals(), rig.place(id)), (vec![], None));
@@ -171,7 +178,7 @@ fn a_reschedule_overtakes_the_move_to_the_park() {
     assert_eq!((p.queue.parks(), p.queue.len()), (BATCH, BATCH + 1), "the reschedule waits with the moves");
     p.calls.release_batches();
     rig.run(20);
-    assert_eq!(rig.take_replies().last(), Some(&OpReply::Rescheduled(last)));
+    assert_eq!(rig.take_replies().last(), Some(&OpReply::Reschedule(RescheduleReply::Rescheduled(last))));
     assert_eq!(rig.place(last), Some(Place::Pending { fire: due, tier: 0 }));
 }
 
@@ -238,7 +245,10 @@ fn a_due_timer_is_not_sent_while_it_is_being_replaced() {
     rig.answers_wait = false;
     rig.run(50);
     assert_eq!(rig.take_deliveries(), [], "sent while the store replaced it");
-    assert_eq!(rig.take_replies(), [OpReply::Scheduled { new: true, replaced: Some(old.id) }]);
+    assert_eq!(
+        rig.take_replies(),
+        [OpReply::Schedule(ScheduleReply::Scheduled { new: true, replaced: Some(old.id) })]
+    );
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! An owner that the store does not answer, or refuses: what it still sends and says.
 
+use mtimer_protocol::ops::ScheduleReply;
 use mtimer_types::limits::AWAY_MS;
 
 use super::*;
@@ -58,7 +59,7 @@ fn what_has_not_left_for_a_store_that_is_away_is_refused_and_what_has_is_not() {
     rig.store.faults().heal(P);
     rig.run(5);
     let replies = rig.take_replies();
-    assert!(matches!(replies[..], [OpReply::Scheduled { .. }]), "{replies:?}");
+    assert!(matches!(replies[..], [OpReply::Schedule(ScheduleReply::Scheduled { .. })]), "{replies:?}");
 }
 
 #[test]

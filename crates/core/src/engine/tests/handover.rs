@@ -1,6 +1,6 @@
 //! A release in good order, and what the next owner makes of the deliveries that it lists.
 
-use mtimer_protocol::ops;
+use mtimer_protocol::ops::{self, CancelReply};
 use mtimer_store::ops::Schedule;
 use mtimer_store::{Batch, InFlight, Op, Verdict};
 use mtimer_types::Key;
@@ -295,7 +295,7 @@ fn a_cancel_of_what_was_left_under_way_and_then_parked_ends_it() {
     assert_eq!(next.inherited(), 0);
     next.ask(1, vec![RequestOp::Cancel(ops::Cancel { target: Target::Id(d.id), request: 1 })]);
     next.run(5);
-    assert_eq!(next.take_replies(), [OpReply::TooLate(d.id)]);
+    assert_eq!(next.take_replies(), [OpReply::Cancel(CancelReply::TooLate(d.id))]);
     assert_eq!(next.place(d.id), Some(Place::Dead));
 }
 
@@ -308,7 +308,7 @@ fn a_cancel_of_what_is_parked_and_has_an_inherited_delivery_ends_it() {
     assert_eq!(third.inherited(), 1);
     third.ask(1, vec![RequestOp::Cancel(ops::Cancel { target: Target::Id(d.id), request: 1 })]);
     third.run(5);
-    assert_eq!(third.take_replies(), [OpReply::TooLate(d.id)]);
+    assert_eq!(third.take_replies(), [OpReply::Cancel(CancelReply::TooLate(d.id))]);
     assert_eq!(third.place(d.id), Some(Place::Dead));
 }
 
@@ -347,7 +347,7 @@ fn an_edit_by_key_does_not_miss_what_was_left_under_way_and_is_not_loaded_yet() 
     next.run(5);
     next.ask(1, vec![RequestOp::Cancel(ops::Cancel { target, request: 1 })]);
     next.run(5);
-    assert_eq!(next.take_replies(), [OpReply::TooLate(d.id)]);
+    assert_eq!(next.take_replies(), [OpReply::Cancel(CancelReply::TooLate(d.id))]);
 }
 
 /// A store with so many unconfirmed timers, due long ago, and one that an owner has taken and not
@@ -458,7 +458,7 @@ fn an_edit_by_key_right_after_a_takeover_waits_only_if_there_is_an_inherited_del
     let target = Target::Key(dest("a"), Key::new("order-1").unwrap());
     rig.ask(1, vec![RequestOp::Cancel(ops::Cancel { target, request: 1 })]);
     rig.run(5);
-    assert_eq!(rig.take_replies(), [OpReply::NotFound]);
+    assert_eq!(rig.take_replies(), [OpReply::Cancel(CancelReply::NotFound)]);
 }
 
 #[test]
@@ -541,6 +541,10 @@ fn a_delivery_of_a_predecessor_counts_on_when_the_one_after_it_was_never_begun()
     next.run(5);
     next.ask(1, vec![RequestOp::Cancel(ops::Cancel { target: d.id.into(), request: 7 })]);
     next.run(50);
-    assert_eq!(next.take_replies().last(), Some(&OpReply::TooLate(d.id)), "its handler may be at work");
+    assert_eq!(
+        next.take_replies().last(),
+        Some(&OpReply::Cancel(CancelReply::TooLate(d.id))),
+        "its handler may be at work"
+    );
     assert_eq!(next.take_deliveries().len(), 0);
 }

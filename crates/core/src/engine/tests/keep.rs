@@ -1,6 +1,6 @@
 //! Keep: what the answer says of deliveries of the timer that has the key.
 
-use mtimer_protocol::ops::Schedule;
+use mtimer_protocol::ops::{Schedule, ScheduleReply};
 use mtimer_types::Key;
 
 use super::*;
@@ -16,7 +16,7 @@ fn being_delivered(rig: &mut Rig) -> bool {
     rig.ask(1, vec![RequestOp::Schedule(Schedule { timer: timer.into(), policy: KeyPolicy::Keep })]);
     rig.run(1);
     match rig.take_replies()[..] {
-        [OpReply::Kept { being_delivered, .. }] => being_delivered,
+        [OpReply::Schedule(ScheduleReply::Kept { being_delivered, .. })] => being_delivered,
         ref other => panic!("{other:?}"),
     }
 }
@@ -53,7 +53,10 @@ fn a_timer_whose_outcome_is_not_stored_yet_is_being_delivered() {
     rig.take_replies();
     rig.turn();
     let replies = rig.take_replies();
-    assert!(matches!(replies[..], [OpReply::Kept { being_delivered: true, .. }]), "{replies:?}");
+    assert!(
+        matches!(replies[..], [OpReply::Schedule(ScheduleReply::Kept { being_delivered: true, .. })]),
+        "{replies:?}"
+    );
 }
 
 #[test]

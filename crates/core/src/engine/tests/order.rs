@@ -1,6 +1,6 @@
 //! The order of operations on one timer, and what memory makes of a store that knows better.
 
-use mtimer_protocol::ops;
+use mtimer_protocol::ops::{self, CancelReply, ScheduleReply};
 use mtimer_store::ops::Schedule;
 use mtimer_store::{Batch, Op, Verdict};
 use mtimer_types::Key;
@@ -53,7 +53,7 @@ fn a_cancel_does_not_overtake_an_acknowledgement() {
     let all = deliveries(&mut rig);
     acknowledge(&mut rig, &all);
     rig.ask(1, vec![cancel(all[7].id)]);
-    assert_eq!(go_on(&mut rig), [OpReply::NotFound]);
+    assert_eq!(go_on(&mut rig), [OpReply::Cancel(CancelReply::NotFound)]);
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn a_cancel_does_not_overtake_a_late_acknowledgement() {
     }
     acknowledge(&mut rig, &all);
     rig.ask(1, vec![cancel(late.id)]);
-    assert_eq!(go_on(&mut rig), [OpReply::NotFound]);
+    assert_eq!(go_on(&mut rig), [OpReply::Cancel(CancelReply::NotFound)]);
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn a_schedule_does_not_overtake_the_acknowledgement_of_who_has_its_key() {
     acknowledge(&mut rig, &all);
     let next = Timer { key: Some(key()), ..rig.timer("a", 60_000) };
     rig.schedule(1, next);
-    assert_eq!(go_on(&mut rig), [OpReply::Scheduled { new: true, replaced: None }]);
+    assert_eq!(go_on(&mut rig), [OpReply::Schedule(ScheduleReply::Scheduled { new: true, replaced: None })]);
 }
 
 /// The store does this, and the owner does not know of it.

@@ -1,6 +1,6 @@
 //! Timers whose destination takes nothing: out of memory, and back.
 
-use mtimer_protocol::ops;
+use mtimer_protocol::ops::{self, RescheduleReply};
 use mtimer_store::ops::Cancel;
 use mtimer_store::{CancelAnswer, Op, Page, RequestId};
 use mtimer_types::{Epoch, Target};
@@ -241,7 +241,7 @@ fn what_is_read_anew_while_it_returns_from_the_park_is_not_lost() {
     let reschedule = RequestOp::Reschedule(ops::Reschedule { target, due: rig.now().time + 20, request: 1 });
     rig.ask(1, vec![reschedule.clone()]);
     rig.run(150);
-    assert_eq!(rig.take_replies().last(), Some(&OpReply::Rescheduled(id)));
+    assert_eq!(rig.take_replies().last(), Some(&OpReply::Reschedule(RescheduleReply::Rescheduled(id))));
     assert_eq!(rig.place(id), Some(Place::Parked));
     // The page of parked timers and the answer to a repeat come together.
     rig.answers_wait = true;

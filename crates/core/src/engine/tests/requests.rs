@@ -1,7 +1,9 @@
 //! Schedules, cancels and reschedules: refusals, repeats, and edits of what is on its way
 //! elsewhere.
 
-use mtimer_protocol::ops::{Cancel, Purge, Replay, Reschedule, Schedule};
+use mtimer_protocol::ops::{
+    Cancel, CancelReply, Purge, Replay, ReplayReply, Reschedule, RescheduleReply, Schedule, ScheduleReply,
+};
 use mtimer_types::Key;
 use mtimer_types::limits::{MAX_AHEAD_MS, MAX_BATCH, MAX_SENT_AHEAD_MS, MAX_SESSION_INFLIGHT};
 
@@ -40,7 +42,10 @@ fn a_request_from_the_future_is_refused_until_its_age_can_be_told() {
         rig.take_replies().pop().unwrap()
     };
     assert_eq!(code(&ask(&mut rig)), Some(ErrorCode::Unavailable));
-    assert!(matches!(ask(&mut rig), OpReply::Scheduled { .. }), "the clock is a millisecond further");
+    assert!(
+        matches!(ask(&mut rig), OpReply::Schedule(ScheduleReply::Scheduled { .. })),
+        "the clock is a millisecond further"
+    );
 }
 
 fn unknown_timers(count: usize) -> Vec<RequestOp> {
@@ -93,7 +98,7 @@ fn what_is_being_cancelled_is_not_sent() {
     assert!(rig.take_deliveries().is_empty(), "sent although its cancel was under way");
     rig.store.faults().heal(P);
     rig.run(2);
-    assert_eq!(rig.take_replies().last(), Some(&OpReply::Cancelled(t.id)));
+    assert_eq!(rig.take_replies().last(), Some(&OpReply::Cancel(CancelReply::Cancelled(t.id))));
     rig.run(100);
     assert!(rig.take_deliveries().is_empty());
 }
@@ -152,7 +157,10 @@ fn a_repeat_beside_a_late_acknowledgement_brings_nothing_back() {
     rig.schedule(1, timer);
     rig.run(500);
     assert_eq!(rig.take_deliveries(), []);
-    assert_eq!(rig.take_replies(), [OpReply::Ended(mtimer_types::Ended::Acknowledged)]);
+    assert_eq!(
+        rig.take_replies(),
+        [OpReply::Schedule(ScheduleReply::Ended(mtimer_types::Ended::Acknowledged))]
+    );
 }
 
 #[test]
@@ -161,7 +169,10 @@ fn a_repeat_that_is_overtaken_by_its_acknowledgement_brings_nothing_back() {
     rig.run(1);
     rig.engine.partition(P).unwrap().calls.release_batches();
     rig.run(500);
-    assert_eq!(rig.take_replies(), [OpReply::Ended(mtimer_types::Ended::Acknowledged)]);
+    assert_eq!(
+        rig.take_replies(),
+        [OpReply::Schedule(ScheduleReply::Ended(mtimer_types::Ended::Acknowledged))]
+    );
     assert_eq!(rig.take_deliveries(), []);
     let census = rig.lane.census().now_or_never().unwrap().unwrap();
     assert_eq!(census.pending, 0, "{census:?}");
@@ -244,7 +255,9 @@ fn repeats_that_wait_for_each_other_are_overtaken_together() {
     rig.run(20);
     let replies = rig.take_replies();
     assert_eq!(replies.len(), repeats);
-    let ended = |reply: &&OpReply| **reply == OpReply::Ended(mtimer_types::Ended::Acknowledged);
+    let ended = |reply: &&OpReply| {
+        **reply == OpReply::Schedule(ScheduleReply::Ended(mtimer_types::Ended::Acknowledged))
+    };
     assert!(replies.iter().filter(ended).count() >= KEY_OPS);
     let is_known = |reply: &OpReply| ended(&reply) || code(reply) == Some(ErrorCode::Overloaded);
     assert!(replies.iter().filter(|reply| !is_known(reply)).count() <= 1, "the one in the batch of the ok");
@@ -271,7 +284,7 @@ fn operations_that_wait_for_a_key_have_an_end() {
     rig.store.faults().heal(P);
     rig.run(5);
     let replies = rig.take_replies();
-    let taken = replies.iter().filter(|r| matches!(r, OpReply::KeyTaken(_))).count();
+    let taken = replies.iter().filter(|r| matches!(r, OpReply::Schedule(ScheduleReply::KeyTaken(_)))).count();
     assert_eq!((replies.len(), taken), (KEY_OPS + 2, KEY_OPS));
     assert_eq!(rig.engine.partition(P).unwrap().key_edits.waiting(), 0);
 }
@@ -306,9 +319,13 @@ fn new_and_refused_schedules_are_counted() {
     // that is taken.
     let other = Timer { key: timer.key.clone(), ..rig.timer("a", 0) };
     for (again, reply, refused) in [
-        (timer.clone(), OpReply::Scheduled { new: false, replaced: None }, 0),
-        (Timer { payload: b"other".as_slice().into(), ..timer }, OpReply::Conflict, 1),
-        (other, OpReply::KeyTaken(d.id), 2),
+        (timer.clone(), OpReply::Schedule(ScheduleReply::Scheduled { new: false, replaced: None }), 0),
+        (
+            Timer { payload: b"other".as_slice().into(), ..timer },
+            OpReply::Schedule(ScheduleReply::Conflict),
+            1,
+        ),
+        (other, OpReply::Schedule(ScheduleReply::KeyTaken(d.id)), 2),
     ] {
         rig.schedule(1, again);
         rig.run(5);
@@ -336,7 +353,7 @@ fn a_replay_says_who_has_its_key() {
     rig.schedule(1, next.clone());
     rig.ask(1, vec![RequestOp::Replay(Replay { id: timer.id })]);
     rig.run(5);
-    assert_eq!(rig.take_replies().last(), Some(&OpReply::KeyTaken(next.id)));
+    assert_eq!(rig.take_replies().last(), Some(&OpReply::Replay(ReplayReply::KeyTaken(next.id))));
 }
 
 #[test]
@@ -373,7 +390,10 @@ fn what_waits_for_a_key_counts_as_waiting() {
     rig.take_replies();
     rig.schedule(1, timer);
     rig.run(5);
-    assert_eq!(rig.take_replies(), [OpReply::Scheduled { new: true, replaced: None }]);
+    assert_eq!(
+        rig.take_replies(),
+        [OpReply::Schedule(ScheduleReply::Scheduled { new: true, replaced: None })]
+    );
 }
 
 #[test]
@@ -420,7 +440,7 @@ fn an_at_most_once_timer_that_was_taken_and_not_sent_is_not_lost_by_a_reschedule
     rig.run(10);
     rig.store.faults().heal(P);
     rig.run(10);
-    assert_eq!(rig.take_replies().last(), Some(&OpReply::TooLate(once.id)));
+    assert_eq!(rig.take_replies().last(), Some(&OpReply::Reschedule(RescheduleReply::TooLate(once.id))));
     rig.join(3, "a", 10);
     rig.run(30_000);
     let place = rig.place(once.id);
@@ -445,7 +465,7 @@ fn an_at_most_once_timer_that_was_taken_and_not_sent_expires_when_its_deadline_p
     rig.run(100);
     rig.store.faults().heal(P);
     rig.run(10);
-    assert_eq!(rig.take_replies().last(), Some(&OpReply::TooLate(once.id)));
+    assert_eq!(rig.take_replies().last(), Some(&OpReply::Reschedule(RescheduleReply::TooLate(once.id))));
     rig.join(3, "a", 10);
     rig.run(1_000);
     assert!(rig.take_deliveries().is_empty());
@@ -453,5 +473,5 @@ fn an_at_most_once_timer_that_was_taken_and_not_sent_expires_when_its_deadline_p
     rig.take_replies();
     rig.schedule(2, once);
     rig.run(5);
-    assert_eq!(rig.take_replies(), [OpReply::Ended(mtimer_types::Ended::Expired)]);
+    assert_eq!(rig.take_replies(), [OpReply::Schedule(ScheduleReply::Ended(mtimer_types::Ended::Expired))]);
 }

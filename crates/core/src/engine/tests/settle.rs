@@ -1,6 +1,6 @@
 //! Outcomes and callback timeouts: who may settle, how late, and for how long.
 
-use mtimer_protocol::ops::{Cancel, Replay};
+use mtimer_protocol::ops::{Cancel, CancelReply, Replay};
 use mtimer_types::DeadReason;
 
 use super::super::deferral::DEFER_MS;
@@ -384,7 +384,7 @@ fn what_was_not_begun_may_be_cancelled_and_expires() {
     rig.run(2);
     rig.ask(1, vec![RequestOp::Cancel(Cancel { target: d.id.into(), request: 7 })]);
     rig.run(5);
-    assert_eq!(rig.take_replies().last(), Some(&OpReply::Cancelled(d.id)));
+    assert_eq!(rig.take_replies().last(), Some(&OpReply::Cancel(CancelReply::Cancelled(d.id))));
     let deadline = Some(rig.now().time + 100);
     let timer = Timer { deadline, ..rig.timer("a", 1) };
     rig.session(1, register("a", 1));

@@ -1,7 +1,9 @@
 //! Edits that cross with a take, with an outcome on its way to the store, or with a handover: after
 //! the answer nothing is sent that it rules out, and what is stopped ends at once.
 
-use mtimer_protocol::ops::{Cancel, Replay, Reschedule, Schedule};
+use mtimer_protocol::ops::{
+    Cancel, CancelReply, Replay, Reschedule, RescheduleReply, Schedule, ScheduleReply,
+};
 use mtimer_types::{DeadReason, Headers, Key};
 
 use super::*;
@@ -47,7 +49,11 @@ fn assert_ended(rig: &mut Rig, timer: &Timer, reason: Option<DeadReason>) {
     rig.take_replies();
     rig.schedule(2, next);
     rig.run(2);
-    assert_eq!(rig.take_replies(), [OpReply::Scheduled { new: true, replaced: None }], "the key is held");
+    assert_eq!(
+        rig.take_replies(),
+        [OpReply::Schedule(ScheduleReply::Scheduled { new: true, replaced: None })],
+        "the key is held"
+    );
     assert_eq!(rig.take_deliveries(), []);
 }
 
@@ -84,7 +90,10 @@ fn a_timer_that_was_replaced_while_it_was_taken_is_not_sent() {
     rig.turn();
     answers_arrive(&mut rig);
     assert_eq!(rig.take_deliveries(), [], "sent after the reply that names it as replaced");
-    assert_eq!(rig.take_replies(), [OpReply::Scheduled { new: true, replaced: Some(once.id) }]);
+    assert_eq!(
+        rig.take_replies(),
+        [OpReply::Schedule(ScheduleReply::Scheduled { new: true, replaced: Some(once.id) })]
+    );
     rig.run(5_000);
     assert_eq!((rig.take_deliveries(), rig.place(once.id)), (vec![], None));
     assert!(rig.place(next.id).is_some());
@@ -99,7 +108,7 @@ fn a_timer_that_was_taken_and_not_sent_is_cancelled() {
         rig.turn();
         answers_arrive(&mut rig);
         assert_eq!(rig.take_deliveries(), []);
-        assert_eq!(rig.take_replies(), [OpReply::Cancelled(once.id)]);
+        assert_eq!(rig.take_replies(), [OpReply::Cancel(CancelReply::Cancelled(once.id))]);
         rig.run(1_000);
         assert_ended(&mut rig, &once, None);
         assert_eq!(rig.engine.unsettled(), 0);
@@ -114,7 +123,7 @@ fn a_cancel_beside_a_take_whose_client_leaves_is_not_followed_by_a_delivery() {
         rig.session(1, SessionEvent::Closed);
         rig.run(10);
         answers_arrive(&mut rig);
-        assert_eq!(rig.take_replies(), [OpReply::Cancelled(once.id)]);
+        assert_eq!(rig.take_replies(), [OpReply::Cancel(CancelReply::Cancelled(once.id))]);
         rig.join(3, "a", 10);
         rig.run(30_000);
         assert_eq!(rig.take_deliveries(), [], "delivered to the next client");
@@ -129,7 +138,7 @@ fn a_cancel_beside_a_take_that_is_answered_late_is_not_followed_by_a_delivery() 
         cancel(&mut rig, &targets(&once)[n]);
         rig.run(1_500);
         answers_arrive(&mut rig);
-        assert_eq!(rig.take_replies(), [OpReply::Cancelled(once.id)]);
+        assert_eq!(rig.take_replies(), [OpReply::Cancel(CancelReply::Cancelled(once.id))]);
         rig.run(30_000);
         assert_eq!(rig.take_deliveries(), []);
         assert_ended(&mut rig, &once, None);
@@ -159,7 +168,7 @@ fn a_cancel_of_a_delivery_that_is_taken_back_in_the_same_turn_is_final() {
         answers_arrive(&mut rig);
         rig.run(30_000);
         assert_eq!(rig.take_deliveries(), [], "stopped for {stopped_ms} ms; {:?}", rig.take_replies());
-        assert_eq!(rig.take_replies(), [OpReply::Cancelled(once.id)]);
+        assert_eq!(rig.take_replies(), [OpReply::Cancel(CancelReply::Cancelled(once.id))]);
         assert_eq!((rig.place(once.id), rig.engine.unsettled()), (None, 0));
     }
 }
@@ -183,7 +192,7 @@ fn a_replayed_timer_that_was_taken_and_not_sent_is_stopped_for_good() {
     rig.turn();
     answers_arrive(&mut rig);
     assert_eq!(rig.take_deliveries(), []);
-    assert_eq!(rig.take_replies(), [OpReply::TooLate(once.id)]);
+    assert_eq!(rig.take_replies(), [OpReply::Cancel(CancelReply::TooLate(once.id))]);
     rig.run(1_000);
     assert_ended(&mut rig, &once, Some(DeadReason::Stopped));
 }
@@ -197,7 +206,7 @@ fn a_reschedule_that_comes_too_late_for_a_take_changes_nothing() {
     answers_arrive(&mut rig);
     rig.run(20);
     assert_eq!(rig.take_deliveries().iter().map(|(_, d)| d.id).collect::<Vec<_>>(), [once.id]);
-    assert_eq!(rig.take_replies(), [OpReply::TooLate(once.id)]);
+    assert_eq!(rig.take_replies(), [OpReply::Reschedule(RescheduleReply::TooLate(once.id))]);
     rig.run(10_000);
     assert_eq!(rig.take_deliveries(), []);
 }
@@ -272,7 +281,10 @@ fn what_is_replaced_while_it_waits_for_credit_is_not_sent_with_the_credit() {
     rig.turn();
     rig.session(1, SessionEvent::Register { registration: 1, dest: dest("a"), credit: 10 });
     answers_arrive(&mut rig);
-    assert_eq!(rig.take_replies(), [OpReply::Scheduled { new: true, replaced: Some(old.id) }]);
+    assert_eq!(
+        rig.take_replies(),
+        [OpReply::Schedule(ScheduleReply::Scheduled { new: true, replaced: Some(old.id) })]
+    );
     rig.run(1_000);
     assert_eq!(rig.take_deliveries(), []);
 }
@@ -309,7 +321,7 @@ fn a_cancel_that_crosses_with_a_retry_in_one_batch_ends_the_timer() {
         cancel(&mut rig, &targets(&timer)[n]);
         retry(&mut rig, &d, after_ms);
         rig.run(5);
-        assert_eq!(rig.take_replies(), [OpReply::TooLate(timer.id)]);
+        assert_eq!(rig.take_replies(), [OpReply::Cancel(CancelReply::TooLate(timer.id))]);
         assert_ended(&mut rig, &timer, Some(DeadReason::Stopped));
         rig.run(1_000);
         assert_eq!(rig.take_deliveries(), []);
@@ -346,7 +358,7 @@ fn a_cancel_before_a_retry_ends_the_timer() {
         retry(&mut rig, &d, after_ms);
         rig.run(5);
         answers_arrive(&mut rig);
-        assert_eq!(rig.take_replies(), [OpReply::TooLate(timer.id)]);
+        assert_eq!(rig.take_replies(), [OpReply::Cancel(CancelReply::TooLate(timer.id))]);
         assert_ended(&mut rig, &timer, Some(DeadReason::Stopped));
     }
 }
@@ -364,7 +376,7 @@ fn a_cancel_after_a_retry_ends_the_timer() {
             cancel(&mut rig, &targets(&timer)[n]);
             rig.run(5);
             answers_arrive(&mut rig);
-            assert_eq!(rig.take_replies(), [OpReply::TooLate(timer.id)]);
+            assert_eq!(rig.take_replies(), [OpReply::Cancel(CancelReply::TooLate(timer.id))]);
             assert_ended(&mut rig, &timer, Some(DeadReason::Stopped));
         }
     }
@@ -380,7 +392,7 @@ fn a_cancel_that_overtakes_a_refused_retry_ends_the_timer() {
         rig.read_only = false;
         cancel(&mut rig, &targets(&timer)[n]);
         rig.turn();
-        assert_eq!(rig.take_replies(), [OpReply::TooLate(timer.id)], "it was delivered");
+        assert_eq!(rig.take_replies(), [OpReply::Cancel(CancelReply::TooLate(timer.id))], "it was delivered");
         rig.run(100);
         assert_ended(&mut rig, &timer, Some(DeadReason::Stopped));
     }
@@ -409,7 +421,11 @@ fn edits_that_overtake_a_refused_acknowledgement_come_too_late() {
             _ => vec![],
         };
         let replies: Vec<_> = rig.sent.iter().flat_map(|(_, m)| replied(m)).collect();
-        assert_eq!(replies, [OpReply::TooLate(timer.id)]);
+        let too_late = match n {
+            0 | 1 => OpReply::Cancel(CancelReply::TooLate(timer.id)),
+            _ => OpReply::Reschedule(RescheduleReply::TooLate(timer.id)),
+        };
+        assert_eq!(replies, [too_late]);
         rig.run(100);
         assert_eq!(rig.refusals(), [], "the acknowledgement was refused");
         assert_ended(&mut rig, &timer, None);
@@ -432,7 +448,7 @@ fn a_cancel_of_a_retry_that_was_filed_with_the_release_ends_the_timer() {
         third.run(1_100);
         cancel(&mut third, &targets(&timer)[n]);
         third.run(5);
-        assert_eq!(third.take_replies(), [OpReply::TooLate(timer.id)]);
+        assert_eq!(third.take_replies(), [OpReply::Cancel(CancelReply::TooLate(timer.id))]);
         assert_ended(&mut third, &timer, Some(DeadReason::Stopped));
     }
 }
@@ -450,7 +466,7 @@ fn a_cancel_right_after_a_handover_ends_a_retry_that_was_filed_with_the_release(
     third.join(2, "b", 1);
     cancel(&mut third, &Target::Id(timer.id));
     third.run(5);
-    assert_eq!(third.take_replies(), [OpReply::TooLate(timer.id)]);
+    assert_eq!(third.take_replies(), [OpReply::Cancel(CancelReply::TooLate(timer.id))]);
     assert_ended(&mut third, &timer, Some(DeadReason::Stopped));
 }
 
@@ -460,7 +476,7 @@ fn a_stopped_delivery_that_was_handed_over_ends_with_its_failure() {
         let (mut first, timer, d) = delivered();
         cancel(&mut first, &Target::Id(timer.id));
         first.run(5);
-        assert_eq!(first.take_replies(), [OpReply::TooLate(timer.id)]);
+        assert_eq!(first.take_replies(), [OpReply::Cancel(CancelReply::TooLate(timer.id))]);
         first.stop();
         let mut second = Rig::on(first.store.clone(), 2, first.ms, EngineOptions::default());
         second.join(1, "a", 10);
@@ -557,7 +573,7 @@ fn a_refused_park_does_not_overtake_a_reschedule() {
     rig.ask(2, vec![RequestOp::Reschedule(Reschedule { target: Target::Id(timer.id), due, request: 9 })]);
     rig.run(200);
     answers_arrive(&mut rig);
-    assert!(rig.take_replies().contains(&OpReply::Rescheduled(timer.id)));
+    assert!(rig.take_replies().contains(&OpReply::Reschedule(RescheduleReply::Rescheduled(timer.id))));
     rig.session(1, SessionEvent::Register { registration: 1, dest: dest("a"), credit: 1 });
     rig.run(1_500);
     assert_eq!(rig.take_deliveries(), [], "delivered before its new time");

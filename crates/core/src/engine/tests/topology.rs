@@ -1,5 +1,6 @@
 //! What a broker of a cluster tells its sessions, and whom it sends elsewhere.
 
+use mtimer_protocol::ops::ScheduleReply;
 use mtimer_protocol::{BrokerEntry, Topology};
 
 use super::*;
@@ -33,7 +34,7 @@ fn sessions_are_told_of_the_topology_and_sent_to_the_next_owner() {
         rig.turn();
         rig.take_replies().remove(0)
     };
-    assert_eq!(ask(&mut rig), OpReply::Scheduled { new: true, replaced: None });
+    assert_eq!(ask(&mut rig), OpReply::Schedule(ScheduleReply::Scheduled { new: true, replaced: None }));
     rig.answers_wait = true;
     rig.engine.handle(now, Input::Disown(P));
     assert_eq!(ask(&mut rig), OpReply::Moved { owner: "next:1".into() });

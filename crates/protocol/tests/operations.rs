@@ -1,0 +1,80 @@
+//! What holds of every operation and its replies.
+
+#![allow(clippy::unwrap_used)]
+
+mod samples;
+
+use bytes::BytesMut;
+use mtimer_protocol::ops::*;
+use mtimer_protocol::{DecodeError, ErrorCode, OpReply, RequestOp, decode, encode};
+use samples::operation_of;
+
+fn no_operations() -> [OpReply; 2] {
+    let message = String::new();
+    [OpReply::Failed { code: ErrorCode::Invalid, message }, OpReply::Moved { owner: String::new() }]
+}
+
+#[test]
+fn every_operation_and_its_replies_have_samples() {
+    for name in RequestOp::NAMES {
+        assert!(RequestOp::samples().iter().any(|op| operation_of(op) == name), "no sample of {name}");
+        assert!(OpReply::samples().iter().any(|r| operation_of(r) == name), "no sample of a reply to {name}");
+    }
+}
+
+/// The first byte of a reply is its operation's, the second its variant's; zeros are valid values of
+/// everything that follows.
+#[test]
+fn every_variant_of_a_reply_has_a_sample() {
+    let samples: Vec<_> = OpReply::samples().iter().map(|reply| encode(reply).unwrap()).collect();
+    let first = no_operations().len() as u8;
+    for (operation, name) in (first..).zip(RequestOp::NAMES) {
+        let is_known = |variant| {
+            let body = [&[operation, variant][..], &[0; 64]].concat();
+            !matches!(decode::<OpReply>(&BytesMut::from(&body[..])), Err(DecodeError::Malformed(_)))
+        };
+        assert!(is_known(0), "{name}: no variants");
+        for variant in (0..=u8::MAX).take_while(|variant| is_known(*variant)) {
+            let has = samples.iter().any(|body| body[..2] == [operation, variant]);
+            assert!(has, "{name}: no sample of the reply's variant {variant}");
+        }
+    }
+}
+
+#[test]
+fn a_reply_answers_its_own_operation_alone() {
+    for op in RequestOp::samples() {
+        for reply in OpReply::samples() {
+            let own = operation_of(&op) == operation_of(&reply);
+            assert_eq!(op.is_answered_by(&reply), own, "{op:?} by {reply:?}");
+        }
+        for reply in no_operations() {
+            assert!(op.is_answered_by(&reply), "{op:?} by {reply:?}");
+        }
+    }
+}
+
+#[test]
+fn a_reply_is_turned_into_that_of_its_own_operation_alone() {
+    fn turned<R: Reply + Into<OpReply> + TryFrom<OpReply, Error = OpReply>>(reply: &OpReply) -> bool {
+        match R::try_from(reply.clone()) {
+            Ok(own) => own.into() == *reply,
+            Err(other) => {
+                assert_eq!(other, *reply, "is given back as it was");
+                false
+            }
+        }
+    }
+    for reply in OpReply::samples().into_iter().chain(no_operations()) {
+        let into = [
+            ("Schedule", turned::<ScheduleReply>(&reply)),
+            ("Cancel", turned::<CancelReply>(&reply)),
+            ("Reschedule", turned::<RescheduleReply>(&reply)),
+            ("Replay", turned::<ReplayReply>(&reply)),
+            ("Purge", turned::<PurgeReply>(&reply)),
+        ];
+        for (name, turned) in into {
+            assert_eq!(turned, operation_of(&reply) == name, "{reply:?} as a reply to {name}");
+        }
+    }
+}
