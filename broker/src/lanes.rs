@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use mtimer_core::{Call, CallAnswer, Input};
-use mtimer_store::{Acquired, FirstLine, Health, Lane, LaneError, LaneFuture};
+use mtimer_core::Input;
+use mtimer_store::{Acquired, Call, CallAnswer, FirstLine, Health, Lane, LaneError};
 use mtimer_types::{Epoch, PartitionId};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -51,14 +51,14 @@ struct Ownership {
     /// Number of the first call in `calls`.
     first: u64,
     /// Unanswered calls, and answers that wait for an earlier one.
-    calls: VecDeque<Option<CallAnswer>>,
+    calls: VecDeque<Option<Result<CallAnswer, LaneError>>>,
     /// Why the lane has ended. It is told behind the answers to `calls`.
     ended: Option<LaneError>,
 }
 
 /// A call that is answered: what kind it was, and how long it took.
 type Took = (usize, Duration);
-type LaneAnswer = (PartitionId, Epoch, u64, CallAnswer);
+type LaneAnswer = (PartitionId, Epoch, u64, Result<CallAnswer, LaneError>);
 type HealthChanged = (PartitionId, Epoch, Option<watch::Receiver<Health>>);
 
 /// All lanes of this broker.
@@ -120,7 +120,8 @@ impl Lanes {
         let number = ownership.first + ownership.calls.len() as u64;
         ownership.calls.push_back(None);
         let (began, kind) = (Instant::now(), self.tally.count(&call));
-        let (epoch, answer) = (ownership.epoch, make(&*ownership.lane, call));
+        // That it is made, not polled, fixes its place in the lane.
+        let (epoch, answer) = (ownership.epoch, ownership.lane.call(call));
         self.calls.push(Box::pin(async move {
             let answer = answer.await;
             ((partition, epoch, number, answer), (kind, began.elapsed()))
@@ -323,28 +324,4 @@ impl Lanes {
 /// Whether it is an answer of the store that has ended an ownership.
 const fn has_answered(error: &LaneError) -> bool {
     matches!(error, LaneError::Fenced { .. } | LaneError::RolledBack(_))
-}
-
-/// Makes the call; that it is made, not polled, fixes its place in the lane.
-fn make(lane: &dyn Lane, call: Call) -> BoxFuture<'static, CallAnswer> {
-    match call {
-        Call::Apply(batch) => into(lane.apply(batch), CallAnswer::Apply),
-        Call::Load(load) => into(lane.load(load), CallAnswer::Load),
-        Call::Unload(beyond) => into(lane.unload(beyond), |()| CallAnswer::Unload),
-        Call::Get(target) => into(lane.get(target), CallAnswer::Get),
-        Call::ParkedDestinations => into(lane.parked_destinations(), CallAnswer::ParkedDestinations),
-        Call::Parked(dest, cursor, limit) => into(lane.parked(dest, cursor, limit), CallAnswer::Parked),
-        Call::Dead(filter, cursor, limit) => into(lane.dead(filter, cursor, limit), CallAnswer::Dead),
-        Call::Taken(cursor, limit) => into(lane.taken(cursor, limit), CallAnswer::Taken),
-        Call::Unconfirmed(cursor, limit) => into(lane.unconfirmed(cursor, limit), CallAnswer::Unconfirmed),
-        Call::Census => into(lane.census(), CallAnswer::Census),
-        Call::Release(in_flight) => into(lane.release(in_flight), |()| CallAnswer::Release),
-    }
-}
-
-fn into<T: Send + 'static>(
-    answer: LaneFuture<T>,
-    name: impl FnOnce(T) -> CallAnswer + Send + 'static,
-) -> BoxFuture<'static, CallAnswer> {
-    Box::pin(async move { answer.await.map_or_else(CallAnswer::Ended, name) })
 }

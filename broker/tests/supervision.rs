@@ -7,11 +7,10 @@ use std::sync::Arc;
 use mtimer_broker::{BrokerError, start};
 use mtimer_protocol::{ClientMessage, ErrorCode, Request};
 use mtimer_store::{
-    Acquire, AcquireError, Acquired, Answer, Batch, Census, DeadFilter, DeadLetter, Health, InFlight, Lane,
-    LaneFuture, Load, Loaded, MemoryStore, Op, OwnerRecord, Page, Place, Record, Store, StoreClock,
-    StoreFuture, StoreInfo, Taken, Unconfirmed,
+    Acquire, AcquireError, Acquired, Call, CallAnswer, Health, Lane, LaneFuture, MemoryStore, Op,
+    OwnerRecord, Store, StoreClock, StoreFuture, StoreInfo,
 };
-use mtimer_types::{Destination, Epoch, PartitionId, Target, Term, Time};
+use mtimer_types::{Epoch, PartitionId, Term};
 use support::{Client, options, schedule, timer};
 use tokio::sync::watch;
 
@@ -43,39 +42,11 @@ impl Lane for CursedLane {
     fn epoch(&self) -> Epoch {
         self.0.epoch()
     }
-    fn apply(&self, batch: Batch) -> LaneFuture<Vec<Answer>> {
-        assert!(!batch.ops.iter().any(|op| matches!(op, Op::Schedule(_))), "a curse");
-        self.0.apply(batch)
-    }
-    fn load(&self, load: Load) -> LaneFuture<Loaded> {
-        self.0.load(load)
-    }
-    fn unload(&self, beyond: Time) -> LaneFuture<()> {
-        self.0.unload(beyond)
-    }
-    fn get(&self, target: Target) -> LaneFuture<Option<(Record, Place)>> {
-        self.0.get(target)
-    }
-    fn parked_destinations(&self) -> LaneFuture<Vec<(Destination, u64)>> {
-        self.0.parked_destinations()
-    }
-    fn parked(&self, dest: Destination, cursor: u64, limit: u32) -> LaneFuture<Page<Record>> {
-        self.0.parked(dest, cursor, limit)
-    }
-    fn dead(&self, filter: DeadFilter, cursor: u64, limit: u32) -> LaneFuture<Page<DeadLetter>> {
-        self.0.dead(filter, cursor, limit)
-    }
-    fn taken(&self, cursor: u64, limit: u32) -> LaneFuture<Page<Taken>> {
-        self.0.taken(cursor, limit)
-    }
-    fn unconfirmed(&self, cursor: u64, limit: u32) -> LaneFuture<Page<Unconfirmed>> {
-        self.0.unconfirmed(cursor, limit)
-    }
-    fn census(&self) -> LaneFuture<Census> {
-        self.0.census()
-    }
-    fn release(&self, in_flight: Vec<InFlight>) -> LaneFuture<()> {
-        self.0.release(in_flight)
+    fn call(&self, call: Call) -> LaneFuture<CallAnswer> {
+        if let Call::Apply(batch) = &call {
+            assert!(!batch.ops.iter().any(|op| matches!(op, Op::Schedule(_))), "a curse");
+        }
+        self.0.call(call)
     }
     fn health(&self) -> watch::Receiver<Health> {
         self.0.health()

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use mtimer_core::Call;
 use mtimer_core::figures::Durations;
-use mtimer_store::LaneError;
+use mtimer_store::{Call, LaneError};
 
 /// Kinds of calls, by name.
 const CALLS: [&str; 7] = ["apply", "load", "unload", "get", "list", "census", "release"];
@@ -75,11 +74,7 @@ fn kind(call: &Call) -> usize {
         Call::Load(_) => 1,
         Call::Unload(_) => 2,
         Call::Get(_) => 3,
-        Call::ParkedDestinations
-        | Call::Parked(..)
-        | Call::Dead(..)
-        | Call::Taken(..)
-        | Call::Unconfirmed(..) => 4,
+        Call::ParkedDestinations | Call::List(_) => 4,
         Call::Census => 5,
         Call::Release(_) => 6,
     }

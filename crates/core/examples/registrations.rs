@@ -18,12 +18,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
-use mtimer_core::{Call, CallAnswer, Effect, Engine, EngineOptions, Input, Now, SessionEvent, SessionId};
+use mtimer_core::{CallAnswer, Effect, Engine, EngineOptions, Input, Now, SessionEvent, SessionId};
 use mtimer_protocol::ops::Schedule;
 use mtimer_protocol::{Request, RequestOp, ServerMessage};
 use mtimer_store::memory::MemoryStore;
-use mtimer_store::{Acquire, Lane, LaneError, Store};
+use mtimer_store::{Acquire, Lane, LaneFuture, Store};
 use mtimer_types::{
     Destination, Epoch, Headers, KeyPolicy, Mode, Nonce, PartitionId, Term, Time, Timer, TimerId,
 };
@@ -36,7 +35,7 @@ const BATCH: u64 = 200;
 struct World {
     engine: Engine,
     lane: Arc<dyn Lane>,
-    answers: VecDeque<BoxFuture<'static, Result<CallAnswer, LaneError>>>,
+    answers: VecDeque<LaneFuture<CallAnswer>>,
     ms: u64,
     sent: usize,
     longest_ms: f64,
@@ -77,7 +76,6 @@ impl World {
             let began = Instant::now();
             while let Some(answer) = self.answers.front_mut().and_then(FutureExt::now_or_never) {
                 self.answers.pop_front();
-                let answer = answer.unwrap_or_else(CallAnswer::Ended);
                 let epoch = self.lane.epoch();
                 self.input(Input::Answered { partition: PARTITION, epoch, answer });
             }
@@ -93,27 +91,11 @@ impl World {
                     Effect::Send(_, ServerMessage::Deliver { deliveries, .. }) => {
                         self.sent += deliveries.len()
                     }
-                    Effect::Call(_, call) => self.call(call),
+                    Effect::Call(_, call) => self.answers.push_back(self.lane.call(call)),
                     _ => {}
                 }
             }
         }
-    }
-
-    fn call(&mut self, call: Call) {
-        let lane = &self.lane;
-        self.answers.push_back(match call {
-            Call::Apply(batch) => lane.apply(batch).map(|a| a.map(CallAnswer::Apply)).boxed(),
-            Call::Load(load) => lane.load(load).map(|a| a.map(CallAnswer::Load)).boxed(),
-            Call::ParkedDestinations => {
-                lane.parked_destinations().map(|a| a.map(CallAnswer::ParkedDestinations)).boxed()
-            }
-            Call::Parked(dest, from, limit) => {
-                lane.parked(dest, from, limit).map(|a| a.map(CallAnswer::Parked)).boxed()
-            }
-            Call::Taken(from, limit) => lane.taken(from, limit).map(|a| a.map(CallAnswer::Taken)).boxed(),
-            other => panic!("not expected here: {other:?}"),
-        });
     }
 
     fn run(&mut self, ms: u64) {

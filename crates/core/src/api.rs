@@ -4,11 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use mtimer_protocol::{ErrorCode, Query, Request, ServerMessage, Settlement, Topology};
-use mtimer_store::{
-    Answer, Batch, Census, DeadFilter, DeadLetter, Health, InFlight, LaneError, Load, Loaded, Page, Place,
-    Record, Taken, Unconfirmed, Verdict,
-};
-use mtimer_types::{DeadReason, Destination, Epoch, PartitionId, RetryTiers, Target, Time, TimerId, limits};
+pub use mtimer_store::{Call, CallAnswer};
+use mtimer_store::{Census, Health, InFlight, LaneError, Verdict};
+use mtimer_types::{DeadReason, Destination, Epoch, PartitionId, RetryTiers, Time, TimerId, limits};
 
 /// The present, by both clocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,8 +44,8 @@ pub enum Input {
         partition: PartitionId,
         /// The ownership it belongs to; answers to an earlier one are ignored.
         epoch: Epoch,
-        /// The answer.
-        answer: CallAnswer,
+        /// The answer, or why the lane has ended.
+        answer: Result<CallAnswer, LaneError>,
     },
     /// The store of this partition can or cannot be reached.
     Health {
@@ -183,62 +181,6 @@ pub struct Died {
     pub reason: DeadReason,
     /// How many attempts there were.
     pub attempts: u32,
-}
-
-/// A call on a lane: the methods of [`mtimer_store::Lane`], as values.
-#[derive(Debug)]
-pub enum Call {
-    /// `apply`
-    Apply(Batch),
-    /// `load`
-    Load(Load),
-    /// `unload`
-    Unload(Time),
-    /// `get`
-    Get(Target),
-    /// `parked_destinations`
-    ParkedDestinations,
-    /// `parked`
-    Parked(Destination, u64, u32),
-    /// `dead`
-    Dead(DeadFilter, u64, u32),
-    /// `taken`
-    Taken(u64, u32),
-    /// `unconfirmed`
-    Unconfirmed(u64, u32),
-    /// `census`
-    Census,
-    /// `release`
-    Release(Vec<InFlight>),
-}
-
-/// The answer to a [`Call`] of the same name.
-#[derive(Debug)]
-pub enum CallAnswer {
-    /// `apply`
-    Apply(Vec<Answer>),
-    /// `load`
-    Load(Loaded),
-    /// `unload`
-    Unload,
-    /// `get`
-    Get(Option<(Record, Place)>),
-    /// `parked_destinations`
-    ParkedDestinations(Vec<(Destination, u64)>),
-    /// `parked`
-    Parked(Page<Record>),
-    /// `dead`
-    Dead(Page<DeadLetter>),
-    /// `taken`
-    Taken(Page<Taken>),
-    /// `unconfirmed`
-    Unconfirmed(Page<Unconfirmed>),
-    /// `census`
-    Census(Census),
-    /// `release`
-    Release,
-    /// The lane has ended.
-    Ended(LaneError),
 }
 
 /// What an operator can set of the engine.

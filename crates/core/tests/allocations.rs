@@ -11,12 +11,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
-use mtimer_core::{Call, CallAnswer, Effect, Engine, EngineOptions, Input, Now, SessionEvent, SessionId};
+use mtimer_core::{CallAnswer, Effect, Engine, EngineOptions, Input, Now, SessionEvent, SessionId};
 use mtimer_protocol::ops::{Schedule, ScheduleReply};
 use mtimer_protocol::{OpReply, Request, RequestOp, ServerMessage, Settlement};
 use mtimer_store::memory::MemoryStore;
-use mtimer_store::{Acquire, Lane, LaneError, Store};
+use mtimer_store::{Acquire, Lane, LaneFuture, Store};
 use mtimer_types::{
     Destination, Epoch, HandlerOutcome, KeyPolicy, Nonce, PartitionId, Term, Time, Timer, TimerId,
 };
@@ -39,7 +38,7 @@ const NEAR: u64 = 2_950;
 struct World {
     engine: Engine,
     lane: Arc<dyn Lane>,
-    answers: VecDeque<BoxFuture<'static, Result<CallAnswer, LaneError>>>,
+    answers: VecDeque<LaneFuture<CallAnswer>>,
     ms: u64,
     random: u64,
     stored: u64,
@@ -92,7 +91,7 @@ impl World {
     fn step(&mut self) {
         self.ms += 1;
         while let Some(answer) = self.answers.pop_front() {
-            let answer = answer.now_or_never().expect("the store in memory answers at once").unwrap();
+            let answer = answer.now_or_never().expect("the store in memory answers at once");
             self.input(Input::Answered { partition: PARTITION, epoch: self.lane.epoch(), answer });
         }
         // An alarm or a tick: the shell gives both.
@@ -128,30 +127,7 @@ impl World {
                 assert!(refused.is_empty());
                 self.settled += u64::from(accepted);
             }
-            Effect::Call(_, call) => {
-                let lane = &*self.lane;
-                self.answers.push_back(match call {
-                    Call::Apply(batch) => lane.apply(batch).map(|a| a.map(CallAnswer::Apply)).boxed(),
-                    Call::Load(load) => lane.load(load).map(|a| a.map(CallAnswer::Load)).boxed(),
-                    Call::Census => lane.census().map(|a| a.map(CallAnswer::Census)).boxed(),
-                    Call::ParkedDestinations => {
-                        lane.parked_destinations().map(|a| a.map(CallAnswer::ParkedDestinations)).boxed()
-                    }
-                    Call::Dead(filter, after, limit) => {
-                        lane.dead(filter, after, limit).map(|a| a.map(CallAnswer::Dead)).boxed()
-                    }
-                    Call::Unconfirmed(after, limit) => {
-                        lane.unconfirmed(after, limit).map(|a| a.map(CallAnswer::Unconfirmed)).boxed()
-                    }
-                    Call::Taken(after, limit) => {
-                        lane.taken(after, limit).map(|a| a.map(CallAnswer::Taken)).boxed()
-                    }
-                    Call::Parked(dest, after, limit) => {
-                        lane.parked(dest, after, limit).map(|a| a.map(CallAnswer::Parked)).boxed()
-                    }
-                    other => panic!("not on the hot path: {other:?}"),
-                });
-            }
+            Effect::Call(_, call) => self.answers.push_back(self.lane.call(call)),
             Effect::Alarm(_) => {}
             other => panic!("not on the hot path: {other:?}"),
         }

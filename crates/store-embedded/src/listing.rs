@@ -8,7 +8,7 @@ use std::ops::Bound;
 
 use fjall::Slice;
 use mtimer_store::table::{At, Row, Table};
-use mtimer_store::{DeadFilter, DeadLetter, Load, Loaded, LoadedTimer, Page, Record, Taken, Unconfirmed};
+use mtimer_store::{ListPage, Listed, Listing, Load, Loaded, LoadedTimer, Record};
 use mtimer_types::{Destination, Time, TimerId};
 
 use crate::fault::Fault;
@@ -128,69 +128,24 @@ impl PartitionTable<'_> {
         self.partition.parked.iter().map(|(dest, entry)| Ok((name(*dest)?, entry.count))).collect()
     }
 
-    pub(crate) fn parked(
-        &mut self,
-        dest: &Destination,
-        cursor: u64,
-        limit: u32,
-    ) -> Result<Page<Record>, Fault> {
-        let none = Page { rows: Vec::new(), next: None };
-        let Some(dest) = self.destinations.find(dest) else { return Ok(none) };
-        let Some(entry) = self.partition.parked.get(&dest) else { return Ok(none) };
-        let floor = entry.floor;
-        let (rows, next) = self.queue(Queue::Parked { dest }, cursor.max(floor), limit as usize)?;
-        if let (true, Some((first, _)), Some(entry)) =
-            (cursor <= floor, rows.first(), self.partition.parked.get_mut(&dest))
-        {
-            entry.floor = *first;
+    /// A page of a listing. Reading it from the beginning raises its floor.
+    pub(crate) fn list(&mut self, listing: &Listing) -> Result<ListPage, Fault> {
+        let Listing { of, cursor, limit } = listing;
+        let queue = match of {
+            Listed::Dead(_) => Queue::Dead,
+            Listed::Taken => Queue::Taken,
+            Listed::Unconfirmed => Queue::Unconfirmed,
+            Listed::Parked(dest) => match self.destinations.find(dest) {
+                Some(dest) => Queue::Parked { dest },
+                None => return Ok(of.page([], None)),
+            },
+        };
+        let Some(floor) = self.partition.queue_floor(queue).copied() else { return Ok(of.page([], None)) };
+        let (rows, next) = self.queue(queue, (*cursor).max(floor), *limit as usize)?;
+        if *cursor <= floor {
+            self.raise_queue_floor(queue, &rows);
         }
-        Ok(Page { rows: rows.into_iter().map(|(_, row)| row.record).collect(), next })
-    }
-
-    pub(crate) fn taken(&mut self, cursor: u64, limit: u32) -> Result<Page<Taken>, Fault> {
-        let floor = self.partition.taken_floor;
-        let (rows, next) = self.queue(Queue::Taken, cursor.max(floor), limit as usize)?;
-        if cursor <= floor {
-            self.partition.taken_floor = self.first_order(&rows);
-        }
-        let rows = rows.into_iter().filter_map(|(_, row)| match row.at {
-            At::Taken { epoch } => Some(Taken { record: row.record, epoch }),
-            _ => None,
-        });
-        Ok(Page { rows: rows.collect(), next })
-    }
-
-    pub(crate) fn unconfirmed(&mut self, cursor: u64, limit: u32) -> Result<Page<Unconfirmed>, Fault> {
-        let floor = self.partition.unconfirmed_floor;
-        let (rows, next) = self.queue(Queue::Unconfirmed, cursor.max(floor), limit as usize)?;
-        if cursor <= floor {
-            self.partition.unconfirmed_floor = self.first_order(&rows);
-        }
-        let rows = rows.into_iter().filter_map(|(_, row)| match row.at {
-            At::Unconfirmed { epoch, since } => Some(Unconfirmed { record: row.record, epoch, since }),
-            _ => None,
-        });
-        Ok(Page { rows: rows.collect(), next })
-    }
-
-    pub(crate) fn dead(
-        &mut self,
-        filter: &DeadFilter,
-        cursor: u64,
-        limit: u32,
-    ) -> Result<Page<DeadLetter>, Fault> {
-        let floor = self.partition.dead_floor;
-        let (rows, next) = self.queue(Queue::Dead, cursor.max(floor), limit as usize)?;
-        if cursor <= floor {
-            self.partition.dead_floor = self.first_order(&rows);
-        }
-        let rows = rows.into_iter().filter_map(|(_, row)| match row.at {
-            At::Dead { reason, died } if filter.accepts(&row.record.timer.dest) => {
-                Some(DeadLetter { record: row.record, reason, died })
-            }
-            _ => None,
-        });
-        Ok(Page { rows: rows.collect(), next })
+        Ok(of.page(rows.into_iter().map(|(_, row)| row), next))
     }
 
     /// A bounded piece of upkeep before a batch: forgets old outcomes, raises the floor of pending

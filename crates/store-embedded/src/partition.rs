@@ -10,7 +10,7 @@ use mtimer_store::{Census, InFlight, LaneError, OwnerRecord};
 use mtimer_types::{Epoch, Nonce, PartitionId, Term, Time, TimerId};
 
 use crate::lane_shared::LaneShared;
-use crate::layout::{FactName, Space, fact_key};
+use crate::layout::{FactName, Queue, Space, fact_key};
 use crate::tree::Tree;
 
 pub(crate) struct PartitionMirror {
@@ -20,9 +20,9 @@ pub(crate) struct PartitionMirror {
     pub(crate) counters: PartitionCounters,
     pub(crate) parked: HashMap<u32, ParkedCount>,
     /// No taken, no unconfirmed, no dead timer has a lower order.
-    pub(crate) taken_floor: u64,
-    pub(crate) unconfirmed_floor: u64,
-    pub(crate) dead_floor: u64,
+    taken_floor: u64,
+    unconfirmed_floor: u64,
+    dead_floor: u64,
     /// Pending timers removed since the floor was last looked for.
     pub(crate) removed: u32,
     /// Where the clearing of old outcomes goes on.
@@ -88,6 +88,16 @@ impl PartitionMirror {
 
     pub(crate) fn store_in_flight(&self, tree: &mut Tree) {
         tree.put(Space::Facts, fact_key(FactName::InFlight(self.id)), encode_in_flight(&self.in_flight));
+    }
+
+    /// The order below which a queue has no rows; `None`: a park without timers.
+    pub(crate) fn queue_floor(&mut self, queue: Queue) -> Option<&mut u64> {
+        match queue {
+            Queue::Parked { dest } => self.parked.get_mut(&dest).map(|park| &mut park.floor),
+            Queue::Taken => Some(&mut self.taken_floor),
+            Queue::Unconfirmed => Some(&mut self.unconfirmed_floor),
+            Queue::Dead => Some(&mut self.dead_floor),
+        }
     }
 
     /// Raises `claimed-until`.

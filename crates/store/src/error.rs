@@ -1,5 +1,7 @@
 //! What calls on a store answer when they fail.
 
+use std::fmt;
+
 use futures_util::future::BoxFuture;
 use mtimer_types::{Epoch, PartitionId, Term};
 
@@ -73,4 +75,11 @@ pub enum LaneError {
     /// The lane was released.
     #[error("the partition was released")]
     Closed,
+}
+
+impl LaneError {
+    /// A call was answered with what answers no such call: a defect of the store.
+    pub fn of_another_kind(call: impl fmt::Display) -> Self {
+        Self::Broken(format!("an answer of another kind than the call: {call}"))
+    }
 }

@@ -15,17 +15,19 @@
 
 mod address;
 pub mod answer;
+pub mod call;
 mod census;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod coordination;
 pub mod counters;
 pub mod cursor;
-
 pub mod error;
 mod first_line;
 pub mod lane;
+pub mod listing;
 pub mod memory;
+pub mod named;
 pub mod ops;
 pub mod place;
 pub mod record;
@@ -34,15 +36,14 @@ pub mod view;
 
 pub use address::without_password;
 pub use answer::{Answer, CancelAnswer, Refusal, RequestId, RescheduleAnswer, ScheduleAnswer};
+pub use call::{Call, CallAnswer, InFlight, Load, Loaded, LoadedTimer};
 pub use census::Census;
 pub use coordination::{Campaigned, Candidate, Coordination, Lease, LeaseHolder};
 pub use cursor::LoadCursor;
 pub use error::{AcquireError, LaneError, LaneFuture, StoreError, StoreFuture};
 pub use first_line::FirstLine;
-pub use lane::{
-    Acquire, Acquired, DeadFilter, DeadLetter, Health, InFlight, Lane, Load, Loaded, LoadedTimer,
-    OwnerRecord, Page, Store, StoreClock, StoreInfo, Taken, Unconfirmed,
-};
+pub use lane::{Acquire, Acquired, Health, Lane, OwnerRecord, Store, StoreClock, StoreInfo};
+pub use listing::{DeadFilter, DeadLetter, ListPage, Listed, Listing, Page, Taken, Unconfirmed};
 pub use memory::MemoryStore;
 pub use ops::{Batch, Op, Verdict};
 pub use place::{Place, Retained};

@@ -78,6 +78,30 @@ impl At {
         }
     }
 
+    /// Why and when a timer died, if it is a dead letter.
+    pub const fn dead(self) -> Option<(DeadReason, Time)> {
+        match self {
+            Self::Dead { reason, died } => Some((reason, died)),
+            _ => None,
+        }
+    }
+
+    /// Who took a timer, if it may still be settled.
+    pub const fn taken(self) -> Option<Epoch> {
+        match self {
+            Self::Taken { epoch } => Some(epoch),
+            _ => None,
+        }
+    }
+
+    /// Who took a timer and since when it is unconfirmed, if it is.
+    pub const fn unconfirmed(self) -> Option<(Epoch, Time)> {
+        match self {
+            Self::Unconfirmed { epoch, since } => Some((epoch, since)),
+            _ => None,
+        }
+    }
+
     /// The place as the contract names it.
     pub const fn place(self) -> Place {
         match self {

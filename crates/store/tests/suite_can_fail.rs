@@ -14,11 +14,11 @@ use futures_util::future::{BoxFuture, ready};
 use mtimer_store::conformance::{self, Fault, Harness, Site, Unsupported};
 use mtimer_store::ops::{Cancel, Reschedule, Schedule, Settle};
 use mtimer_store::{
-    Acquire, AcquireError, Acquired, Answer, Batch, Census, DeadFilter, DeadLetter, Health, InFlight, Lane,
-    LaneFuture, Load, Loaded, Op, OwnerRecord, Page, Place, Record, RequestId, ScheduleAnswer, Store,
-    StoreClock, StoreFuture, StoreInfo, Taken, Unconfirmed, Verdict,
+    Acquire, AcquireError, Acquired, Answer, Batch, Call, CallAnswer, Health, Lane, LaneFuture, ListPage,
+    Listing, Load, Op, OwnerRecord, Page, RequestId, ScheduleAnswer, Store, StoreClock, StoreFuture,
+    StoreInfo, Verdict,
 };
-use mtimer_types::{Destination, Epoch, PartitionId, Target, Term, Time, TimerId};
+use mtimer_types::{Epoch, PartitionId, Target, Term, Time, TimerId};
 use tokio::sync::watch;
 
 /// What is wrong with the store.
@@ -198,18 +198,6 @@ impl BrokenLane {
         if self.flaw == Flaw::ReadsNotFenced { self.newest() } else { self.lane() }
     }
 
-    fn leave_out<T: Send + 'static>(&self, page: LaneFuture<Page<T>>, cursor: u64) -> LaneFuture<Page<T>> {
-        let broken = self.flaw == Flaw::PagesLeaveOut;
-        async move {
-            let mut page = page.await?;
-            if broken && cursor == 0 && page.rows.len() > 1 && page.next.is_some() {
-                page.rows.pop();
-            }
-            Ok(page)
-        }
-        .boxed()
-    }
-
     /// Answers new timers without storing them.
     fn promise(&self, batch: &Batch) -> Option<Vec<Answer>> {
         let mut seen = self.shared.seen.lock().unwrap();
@@ -259,6 +247,67 @@ impl Lane for BrokenLane {
         self.inner.epoch()
     }
 
+    fn call(&self, call: Call) -> LaneFuture<CallAnswer> {
+        let flaw = self.flaw;
+        let (lane, call) = match call {
+            Call::Apply(batch) => {
+                let answers = self.apply(batch);
+                return async move { answers.await.map(CallAnswer::Apply) }.boxed();
+            }
+            Call::Unload(_) if flaw == Flaw::UnloadIgnored => {
+                let answer = self.inner.apply(Batch { now: Time::ZERO, claim: None, ops: Vec::new() });
+                return async move { answer.await.map(|_| CallAnswer::Unload) }.boxed();
+            }
+            Call::Load(load) if matches!(flaw, Flaw::ClaimForgotten | Flaw::ClaimOfLoadForgotten) => {
+                (self.reader(), Call::Load(Load { claim: None, ..load }))
+            }
+            Call::Release(_) if flaw == Flaw::InFlightLost => (self.lane(), Call::Release(Vec::new())),
+            Call::Unload(_) | Call::Release(_) => (self.lane(), call),
+            read => (self.reader(), read),
+        };
+        let is_first_page = matches!(call, Call::List(Listing { cursor: 0, .. }));
+        let answer = lane.call(call);
+        async move {
+            let mut answer = answer.await?;
+            spoil_answer(flaw, &mut answer, is_first_page);
+            Ok(answer)
+        }
+        .boxed()
+    }
+
+    fn health(&self) -> watch::Receiver<Health> {
+        self.inner.health()
+    }
+}
+
+fn spoil_answer(flaw: Flaw, answer: &mut CallAnswer, is_first_page: bool) {
+    match (flaw, answer) {
+        (Flaw::HorizonTooHigh, CallAnswer::Load(loaded)) => loaded.horizon = loaded.horizon + 1,
+        (Flaw::CoveredForgotten, CallAnswer::Load(loaded)) => {
+            loaded.timers.iter_mut().for_each(|t| t.covered = false);
+        }
+        (Flaw::LoadLosesOne, CallAnswer::Load(loaded)) if loaded.timers.len() >= 50 => {
+            loaded.timers.pop();
+        }
+        (Flaw::KeysNotCounted, CallAnswer::Census(census)) => census.keys = 0,
+        (Flaw::SomethingLeftOver, CallAnswer::Census(census)) => census.residue += 1,
+        (Flaw::PagesLeaveOut, CallAnswer::List(page)) if is_first_page => match page {
+            ListPage::Dead(page) => leave_out(page),
+            ListPage::Taken(page) => leave_out(page),
+            ListPage::Unconfirmed(page) => leave_out(page),
+            ListPage::Parked(page) => leave_out(page),
+        },
+        _ => {}
+    }
+}
+
+fn leave_out<T>(page: &mut Page<T>) {
+    if page.rows.len() > 1 && page.next.is_some() {
+        page.rows.pop();
+    }
+}
+
+impl BrokenLane {
     fn apply(&self, mut batch: Batch) -> LaneFuture<Vec<Answer>> {
         batch.ops.iter_mut().for_each(|op| self.spoil(op));
         match self.flaw {
@@ -307,79 +356,6 @@ impl Lane for BrokenLane {
             }
             _ => self.inner.apply(batch),
         }
-    }
-
-    fn load(&self, mut load: Load) -> LaneFuture<Loaded> {
-        if matches!(self.flaw, Flaw::ClaimForgotten | Flaw::ClaimOfLoadForgotten) {
-            load.claim = None;
-        }
-        let (flaw, loaded) = (self.flaw, self.reader().load(load));
-        async move {
-            let mut loaded = loaded.await?;
-            match flaw {
-                Flaw::HorizonTooHigh => loaded.horizon = loaded.horizon + 1,
-                Flaw::CoveredForgotten => loaded.timers.iter_mut().for_each(|t| t.covered = false),
-                Flaw::LoadLosesOne if loaded.timers.len() >= 50 => drop(loaded.timers.pop()),
-                _ => {}
-            }
-            Ok(loaded)
-        }
-        .boxed()
-    }
-
-    fn unload(&self, beyond: Time) -> LaneFuture<()> {
-        if self.flaw == Flaw::UnloadIgnored {
-            let answer = self.inner.apply(Batch { now: Time::ZERO, claim: None, ops: Vec::new() });
-            return async move { answer.await.map(drop) }.boxed();
-        }
-        self.lane().unload(beyond)
-    }
-
-    fn get(&self, target: Target) -> LaneFuture<Option<(Record, Place)>> {
-        self.reader().get(target)
-    }
-
-    fn parked_destinations(&self) -> LaneFuture<Vec<(Destination, u64)>> {
-        self.reader().parked_destinations()
-    }
-
-    fn parked(&self, dest: Destination, cursor: u64, limit: u32) -> LaneFuture<Page<Record>> {
-        self.leave_out(self.reader().parked(dest, cursor, limit), cursor)
-    }
-
-    fn dead(&self, filter: DeadFilter, cursor: u64, limit: u32) -> LaneFuture<Page<DeadLetter>> {
-        self.leave_out(self.reader().dead(filter, cursor, limit), cursor)
-    }
-
-    fn taken(&self, cursor: u64, limit: u32) -> LaneFuture<Page<Taken>> {
-        self.leave_out(self.reader().taken(cursor, limit), cursor)
-    }
-
-    fn unconfirmed(&self, cursor: u64, limit: u32) -> LaneFuture<Page<Unconfirmed>> {
-        self.leave_out(self.reader().unconfirmed(cursor, limit), cursor)
-    }
-
-    fn census(&self) -> LaneFuture<Census> {
-        let (flaw, census) = (self.flaw, self.reader().census());
-        async move {
-            let mut census = census.await?;
-            match flaw {
-                Flaw::KeysNotCounted => census.keys = 0,
-                Flaw::SomethingLeftOver => census.residue += 1,
-                _ => {}
-            }
-            Ok(census)
-        }
-        .boxed()
-    }
-
-    fn release(&self, in_flight: Vec<InFlight>) -> LaneFuture<()> {
-        let in_flight = if self.flaw == Flaw::InFlightLost { Vec::new() } else { in_flight };
-        self.lane().release(in_flight)
-    }
-
-    fn health(&self) -> watch::Receiver<Health> {
-        self.inner.health()
     }
 }
 

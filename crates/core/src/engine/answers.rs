@@ -3,7 +3,7 @@
 use mtimer_protocol::ops::{self as asked, PurgeReply};
 use mtimer_protocol::{ErrorCode, OpReply, RequestOp};
 use mtimer_store::ops::Trim;
-use mtimer_store::{Answer, LaneError, Refusal, Retained};
+use mtimer_store::{Answer, LaneError, ListPage, Refusal, Retained};
 use mtimer_types::{Epoch, PartitionId};
 
 use super::Engine;
@@ -12,11 +12,18 @@ use super::pending::{Asked, Own, Pending};
 use crate::api::{CallAnswer, Counter, Now};
 
 impl Engine {
-    pub(super) fn answered(&mut self, now: Now, id: PartitionId, epoch: Epoch, answer: CallAnswer) {
+    pub(super) fn answered(
+        &mut self,
+        now: Now,
+        id: PartitionId,
+        epoch: Epoch,
+        answer: Result<CallAnswer, LaneError>,
+    ) {
         let Some(p) = self.partition(id).filter(|p| p.epoch() == epoch) else { return };
-        if let CallAnswer::Ended(error) = answer {
-            return self.lane_ended(id, error);
-        }
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error) => return self.lane_ended(id, error),
+        };
         let Some(call) = p.calls.pop() else { return };
         match (call, answer) {
             (OpenCall::Apply { pending, claim, begun }, CallAnswer::Apply(mut answers)) => {
@@ -59,16 +66,17 @@ impl Engine {
             (OpenCall::ParkedDestinations, CallAnswer::ParkedDestinations(list)) => {
                 self.parks_known(id, list)
             }
-            (OpenCall::Parked { dest }, CallAnswer::Parked(page)) => self.parked_page(now, id, &dest, page),
-            (OpenCall::Sweep { dest }, CallAnswer::Parked(page)) => self.swept(now, id, &dest, page),
-            (OpenCall::Taken, CallAnswer::Taken(page)) => self.taken_page(now, id, page),
+            (OpenCall::Parked { dest }, CallAnswer::List(ListPage::Parked(page))) => {
+                self.parked_page(now, id, &dest, page);
+            }
+            (OpenCall::Sweep { dest }, CallAnswer::List(ListPage::Parked(page))) => {
+                self.swept(now, id, &dest, page);
+            }
+            (OpenCall::Taken, CallAnswer::List(ListPage::Taken(page))) => self.taken_page(now, id, page),
             (OpenCall::Query(part), answer) => self.query_answered(id, part, answer),
             // Requests that wait behind the release are answered.
             (OpenCall::Release, CallAnswer::Release) => self.lane_ended(id, LaneError::Closed),
-            (call, _) => {
-                let text = format!("an answer of another kind than the call: {call:?}");
-                self.lane_ended(id, LaneError::Broken(text));
-            }
+            (call, _) => self.lane_ended(id, LaneError::of_another_kind(format_args!("{call:?}"))),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Into memory and out of it: what fires soon is loaded, within the budget; what does not fit goes
 //! back.
 
-use mtimer_store::{Load, Loaded, Page, Place, Record, Taken, Verdict};
+use mtimer_store::{Listed, Listing, Load, Loaded, Page, Place, Record, Taken, Verdict};
 use mtimer_types::{DeadReason, PartitionId, Time, TimerId, limits::MAX_PAGE};
 
 use super::calls::OpenCall;
@@ -211,8 +211,14 @@ impl Engine {
             }
         }
         if let Some(next) = page.next {
-            self.call(at, OpenCall::Taken, Call::Taken(next, MAX_PAGE));
+            self.ask_taken(at, next);
         }
+    }
+
+    /// Asks for at-most-once timers that earlier ownerships have taken.
+    pub(super) fn ask_taken(&mut self, at: PartitionId, cursor: u64) {
+        let listing = Listing { of: Listed::Taken, cursor, limit: MAX_PAGE };
+        self.call(at, OpenCall::Taken, Call::List(listing));
     }
 }
 

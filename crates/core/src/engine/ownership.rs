@@ -24,7 +24,7 @@ impl Engine {
         // Not those of all partitions at once.
         p.trim_from(now.mono_ms + u64::from(id.0) * 997 % 60_000);
         self.partitions.insert(p);
-        self.call(id, OpenCall::Taken, Call::Taken(0, mtimer_types::limits::MAX_PAGE));
+        self.ask_taken(id, 0);
         self.call(id, OpenCall::ParkedDestinations, Call::ParkedDestinations);
     }
 

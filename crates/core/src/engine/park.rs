@@ -1,7 +1,7 @@
 //! Set aside until somebody can take it: parking costs no memory and no attempts, and holds up
 //! nobody else.
 
-use mtimer_store::{Answer, Page, Record};
+use mtimer_store::{Answer, Listed, Listing, Page, Record};
 use mtimer_types::{Destination, PartitionId, TimerId};
 
 use super::Engine;
@@ -117,7 +117,8 @@ impl Engine {
             let Some((at, limit)) = d.parks.begin_fetch(credit, d.ready.len() as u64) else { return };
             let name = d.name().clone();
             // A partition that is not owned any more has no parks.
-            self.call(at, OpenCall::Parked { dest: name.clone() }, Call::Parked(name, 0, limit));
+            let listing = Listing { of: Listed::Parked(name.clone()), cursor: 0, limit };
+            self.call(at, OpenCall::Parked { dest: name }, Call::List(listing));
         }
     }
 

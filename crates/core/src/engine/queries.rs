@@ -4,7 +4,7 @@
 //! by `questions`.
 
 use mtimer_protocol::{DeadRow, ErrorCode, Query, QueryAnswer, TimerState, TimerView, UnconfirmedRow};
-use mtimer_store::{DeadFilter, Place, Record};
+use mtimer_store::{DeadFilter, ListPage, Listed, Listing, Place, Record};
 use mtimer_types::PartitionId;
 
 use super::Engine;
@@ -22,17 +22,13 @@ impl Engine {
         match query {
             Query::Get(target) => {
                 let at = target.partition(self.options.partitions);
-                self.ask(at, QueryPart::Get { session, corr }, Call::Get(target));
+                self.ask(at, QueryPart::One { session, corr }, Call::Get(target));
             }
             Query::Dead { group, app, cursor, limit } => {
-                let (at, cursor) = cursor.unwrap_or_default();
-                let call = Call::Dead(DeadFilter { group, app }, cursor, limit.clamp(1, PAGE_ROWS));
-                self.ask(PartitionId(at), QueryPart::Dead { session, corr }, call);
+                self.ask_page(session, corr, Listed::Dead(DeadFilter { group, app }), cursor, limit);
             }
             Query::Unconfirmed { cursor, limit } => {
-                let (at, cursor) = cursor.unwrap_or_default();
-                let call = Call::Unconfirmed(cursor, limit.clamp(1, PAGE_ROWS));
-                self.ask(PartitionId(at), QueryPart::Unconfirmed { session, corr }, call);
+                self.ask_page(session, corr, Listed::Unconfirmed, cursor, limit);
             }
             Query::Status => self.counting.ask(Asker { session, corr, about: About::Status }),
             Query::Broker => self.counting.ask(Asker { session, corr, about: About::Broker }),
@@ -44,6 +40,21 @@ impl Engine {
                 self.answer(session, corr, QueryAnswer::Failed { code: ErrorCode::Invalid, message });
             }
         }
+    }
+
+    /// Asks for a page of a listing that goes through all partitions, one after the other. The
+    /// cursor: which of them, and the cursor there.
+    fn ask_page(
+        &mut self,
+        session: SessionId,
+        corr: u64,
+        of: Listed,
+        cursor: Option<(u16, u64)>,
+        limit: u32,
+    ) {
+        let (at, cursor) = cursor.unwrap_or_default();
+        let listing = Listing { of, cursor, limit: limit.clamp(1, PAGE_ROWS) };
+        self.ask(PartitionId(at), QueryPart::One { session, corr }, Call::List(listing));
     }
 
     fn ask(&mut self, at: PartitionId, part: QueryPart, call: Call) {
@@ -87,17 +98,13 @@ impl Engine {
         {
             p.questions.answered();
         }
-        let next_partition = |next: Option<u64>, partitions: u16| match next {
-            Some(cursor) => Some((at.0, cursor)),
-            None => (at.0 + 1 < partitions).then_some((at.0 + 1, 0)),
-        };
         match (part, answer) {
-            (QueryPart::Get { session, corr }, CallAnswer::Get(found)) => {
+            (QueryPart::One { session, corr }, CallAnswer::Get(found)) => {
                 let view = found.map(|(record, place)| self.view(record, place));
                 self.answer(session, corr, QueryAnswer::Timer(view));
             }
-            (QueryPart::Dead { session, corr }, CallAnswer::Dead(page)) => {
-                let next = next_partition(page.next, self.options.partitions);
+            (QueryPart::One { session, corr }, CallAnswer::List(ListPage::Dead(page))) => {
+                let next = self.next_page(at, page.next);
                 let rows = page.rows.into_iter().map(|d| DeadRow {
                     timer: (*d.record.timer).clone(),
                     reason: d.reason,
@@ -108,8 +115,8 @@ impl Engine {
                 let answer = QueryAnswer::Dead { rows: rows.collect(), next };
                 self.answer(session, corr, answer);
             }
-            (QueryPart::Unconfirmed { session, corr }, CallAnswer::Unconfirmed(page)) => {
-                let next = next_partition(page.next, self.options.partitions);
+            (QueryPart::One { session, corr }, CallAnswer::List(ListPage::Unconfirmed(page))) => {
+                let next = self.next_page(at, page.next);
                 let rows = page.rows.into_iter();
                 let rows = rows.map(|r| UnconfirmedRow { timer: (*r.record.timer).clone(), epoch: r.epoch });
                 let answer = QueryAnswer::Unconfirmed { rows: rows.collect(), next };
@@ -122,6 +129,14 @@ impl Engine {
                 let text = "the store gave an answer of another kind";
                 self.query_failed(at, part, ErrorCode::Unavailable, text);
             }
+        }
+    }
+
+    /// Where a listing goes on behind this partition's page: here, or with the next partition.
+    fn next_page(&self, at: PartitionId, next: Option<u64>) -> Option<(u16, u64)> {
+        match next {
+            Some(cursor) => Some((at.0, cursor)),
+            None => (at.0 + 1 < self.options.partitions).then_some((at.0 + 1, 0)),
         }
     }
 
@@ -154,9 +169,7 @@ impl Engine {
 
     pub(super) fn query_failed(&mut self, at: PartitionId, part: QueryPart, code: ErrorCode, message: &str) {
         match part {
-            QueryPart::Get { session, corr }
-            | QueryPart::Dead { session, corr }
-            | QueryPart::Unconfirmed { session, corr } => {
+            QueryPart::One { session, corr } => {
                 self.answer(session, corr, QueryAnswer::Failed { code, message: message.to_owned() });
             }
             QueryPart::Count(number) => self.counting.answered(number, at, None),

@@ -15,18 +15,8 @@ const QUESTIONS_OUT: usize = 4;
 /// What the answer to a call is for.
 #[derive(Debug)]
 pub(super) enum QueryPart {
-    Get {
-        session: SessionId,
-        corr: u64,
-    },
-    Dead {
-        session: SessionId,
-        corr: u64,
-    },
-    Unconfirmed {
-        session: SessionId,
-        corr: u64,
-    },
+    /// For this question alone.
+    One { session: SessionId, corr: u64 },
     /// A partition's part of the count of this number.
     Count(u64),
 }
@@ -35,9 +25,7 @@ impl QueryPart {
     /// Who waits for this answer alone.
     pub(super) fn asker(&self) -> Option<(SessionId, u64)> {
         match *self {
-            Self::Get { session, corr }
-            | Self::Dead { session, corr }
-            | Self::Unconfirmed { session, corr } => Some((session, corr)),
+            Self::One { session, corr } => Some((session, corr)),
             Self::Count(_) => None,
         }
     }

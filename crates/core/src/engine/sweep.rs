@@ -4,7 +4,7 @@
 //! Invariant: the partition is owned and not being given up. Sweeps cost little, however many
 //! timers are parked: see `sweeps`.
 
-use mtimer_store::{Page, Record, Verdict};
+use mtimer_store::{Listed, Listing, Page, Record, Verdict};
 use mtimer_types::{Destination, PartitionId, Time};
 
 use super::Engine;
@@ -28,7 +28,7 @@ impl Engine {
         let dest = self.roster.dest(ix).name().clone();
         self.roster.dest_mut(ix).parks.begin_sweep(at);
         self.sweeps.begin(at, dest.clone());
-        self.call(at, OpenCall::Sweep { dest: dest.clone() }, Call::Parked(dest, 0, SWEEP_PAGE));
+        self.ask_sweep(at, dest, 0);
     }
 
     /// The next park in which a deadline has passed, among so many at a time.
@@ -75,7 +75,12 @@ impl Engine {
     /// Goes on with a sweep after its pause.
     pub(super) fn continue_sweep(&mut self, now: Now) {
         if let Some((at, dest, cursor)) = self.sweeps.resume(now.mono_ms) {
-            self.call(at, OpenCall::Sweep { dest: dest.clone() }, Call::Parked(dest, cursor, SWEEP_PAGE));
+            self.ask_sweep(at, dest, cursor);
         }
+    }
+
+    fn ask_sweep(&mut self, at: PartitionId, dest: Destination, cursor: u64) {
+        let listing = Listing { of: Listed::Parked(dest.clone()), cursor, limit: SWEEP_PAGE };
+        self.call(at, OpenCall::Sweep { dest }, Call::List(listing));
     }
 }

@@ -12,7 +12,7 @@ use mtimer_core::{Call, CallAnswer, Input};
 use mtimer_store::conformance::properties;
 use mtimer_store::ops::{Cancel, Reschedule};
 use mtimer_store::{
-    Answer, Batch, CancelAnswer, Census, Health, Lane, LaneError, Load, Loaded, Op, Page, Refusal,
+    Answer, Batch, CancelAnswer, Census, Health, Lane, LaneError, Listed, Listing, Load, Loaded, Op, Refusal,
     RescheduleAnswer, ScheduleAnswer, Store,
 };
 use mtimer_types::{Epoch, PartitionId, Target, Time, TimerId};
@@ -161,7 +161,7 @@ impl World {
                 CallAnswer::Load(Loaded { timers, horizon, is_claim_unconfirmed: false })
             }
             Call::Get(_) => CallAnswer::Get(None),
-            Call::Parked(..) => CallAnswer::Parked(Page { rows: Vec::new(), next: None }),
+            Call::List(Listing { of: of @ Listed::Parked(_), .. }) => CallAnswer::List(of.page([], None)),
             Call::Unload(_) => CallAnswer::Unload,
             Call::Census => CallAnswer::Census(Census::default()),
             _ => return false,
@@ -217,7 +217,6 @@ impl World {
             }
             let Some((_, answer)) = l.answers.pop_front() else { return };
             let (b, inc, partition, epoch) = (l.broker, l.inc, l.at, l.lane.epoch());
-            let answer = answer.unwrap_or_else(CallAnswer::Ended);
             self.arrive(b, inc, Input::Answered { partition, epoch, answer });
         }
     }
@@ -276,34 +275,20 @@ impl World {
         at: PartitionId,
         SentCall { call, is_behind, .. }: SentCall,
     ) -> Result<CallAnswer, LaneError> {
-        /// The memory store answers at once.
-        fn at_once<T>(future: mtimer_store::LaneFuture<T>) -> Result<T, LaneError> {
-            future.now_or_never().unwrap_or_else(|| Err(LaneError::Broken("no answer".into())))
+        if let Call::Apply(batch) = call {
+            return self.apply(lane, at, batch, is_behind).map(CallAnswer::Apply);
         }
-        Ok(match call {
-            Call::Apply(batch) => CallAnswer::Apply(self.apply(lane, at, batch, is_behind)?),
-            Call::Load(load) => {
-                let mut loaded = at_once(lane.load(load))?;
-                loaded.is_claim_unconfirmed = load.claim.is_some() && self.is_unconfirmed(at);
-                if self.plan.sabotage == Some(Sabotage::LoseLoaded) {
-                    loaded.timers.retain(|t| t.record.timer.id.random() % 10 != 0);
-                }
-                CallAnswer::Load(loaded)
+        let claims = matches!(call, Call::Load(Load { claim: Some(_), .. }));
+        // The memory store answers at once.
+        let answer = lane.call(call).now_or_never();
+        let mut answer = answer.unwrap_or_else(|| Err(LaneError::Broken("no answer".into())))?;
+        if let CallAnswer::Load(loaded) = &mut answer {
+            loaded.is_claim_unconfirmed = claims && self.is_unconfirmed(at);
+            if self.plan.sabotage == Some(Sabotage::LoseLoaded) {
+                loaded.timers.retain(|t| t.record.timer.id.random() % 10 != 0);
             }
-            Call::Unload(beyond) => at_once(lane.unload(beyond)).map(|()| CallAnswer::Unload)?,
-            Call::Get(target) => CallAnswer::Get(at_once(lane.get(target))?),
-            Call::ParkedDestinations => CallAnswer::ParkedDestinations(at_once(lane.parked_destinations())?),
-            Call::Parked(dest, cursor, limit) => {
-                CallAnswer::Parked(at_once(lane.parked(dest, cursor, limit))?)
-            }
-            Call::Dead(filter, cursor, limit) => CallAnswer::Dead(at_once(lane.dead(filter, cursor, limit))?),
-            Call::Taken(cursor, limit) => CallAnswer::Taken(at_once(lane.taken(cursor, limit))?),
-            Call::Unconfirmed(cursor, limit) => {
-                CallAnswer::Unconfirmed(at_once(lane.unconfirmed(cursor, limit))?)
-            }
-            Call::Census => CallAnswer::Census(at_once(lane.census())?),
-            Call::Release(left) => at_once(lane.release(left)).map(|()| CallAnswer::Release)?,
-        })
+        }
+        Ok(answer)
     }
 
     /// Applies a batch operation by operation, and looks at what each of them does.

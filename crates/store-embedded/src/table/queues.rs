@@ -41,16 +41,13 @@ impl PartitionTable<'_> {
 
     /// The oldest retained timers of one kind, for an operation that is going to remove them.
     pub(crate) fn first_retained(&mut self, of: Retained, limit: usize) -> Result<Vec<Row>, Fault> {
-        let (queue, floor) = match of {
-            Retained::Dead => (Queue::Dead, self.partition.dead_floor),
-            Retained::Unconfirmed => (Queue::Unconfirmed, self.partition.unconfirmed_floor),
+        let queue = match of {
+            Retained::Dead => Queue::Dead,
+            Retained::Unconfirmed => Queue::Unconfirmed,
         };
+        let floor = self.partition.queue_floor(queue).copied().unwrap_or_default();
         let (rows, _) = self.queue(queue, floor, limit)?;
-        let first = self.first_order(&rows);
-        match of {
-            Retained::Dead => self.partition.dead_floor = first,
-            Retained::Unconfirmed => self.partition.unconfirmed_floor = first,
-        }
+        self.raise_queue_floor(queue, &rows);
         for &(order, ref row) in &rows {
             let location = match of {
                 Retained::Dead => RecordPosition::Dead { order },
@@ -61,9 +58,12 @@ impl PartitionTable<'_> {
         Ok(rows.into_iter().map(|(_, row)| row).collect())
     }
 
-    /// The lowest order in a queue of which these are the first rows.
-    pub(crate) fn first_order(&self, rows: &[(u64, Row)]) -> u64 {
-        rows.first().map_or(self.partition.counters.order + 1, |(order, _)| *order)
+    /// Notes that these are the first rows of a queue: none has a lower order.
+    pub(crate) fn raise_queue_floor(&mut self, queue: Queue, rows: &[(u64, Row)]) {
+        let first = rows.first().map_or(self.partition.counters.order + 1, |(order, _)| *order);
+        if let Some(floor) = self.partition.queue_floor(queue) {
+            *floor = first;
+        }
     }
 
     /// Remembers where rows of a listing stand, for the operation under way.

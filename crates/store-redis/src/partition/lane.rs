@@ -7,20 +7,21 @@
 use std::future::ready;
 
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
-use mtimer_store::{
-    Answer, Batch, Census, DeadFilter, DeadLetter, Health, InFlight, Lane, LaneError, LaneFuture, Load,
-    Loaded, Page, Place, Record, Taken, Unconfirmed,
-};
-use mtimer_types::{Destination, Epoch, PartitionId, Target, Time};
+use mtimer_store::{Call, CallAnswer, Health, Lane, LaneError, LaneFuture};
+use mtimer_types::{Epoch, PartitionId};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::handed::HandedOver;
 use super::owner::Owner;
 
-/// A call that waits for its turn. It answers its caller, and fails if the lane ends.
-type OwnerCall = Box<dyn for<'a> FnOnce(&'a mut Owner) -> BoxFuture<'a, Result<(), LaneError>> + Send>;
+/// A call that waits for its turn.
+struct OwnerCall {
+    call: Call,
+    handed: HandedOver,
+    /// The caller may have dropped its future.
+    caller: oneshot::Sender<Result<CallAnswer, LaneError>>,
+}
 
 /// Ends a lane however its task ends, also by a panic or without ever having begun: nobody waits
 /// for ever. Calls that wait fail as they are dropped with it.
@@ -85,29 +86,17 @@ impl RedisLane {
         let ending = Ending { partition, health, calls: waiting, _closed: closed.drop_guard() };
         (lane, serve(owner, ending))
     }
+}
 
-    fn call<T, F>(&self, work: F) -> LaneFuture<T>
-    where
-        T: Send + 'static,
-        F: for<'a> FnOnce(&'a mut Owner) -> BoxFuture<'a, Result<T, LaneError>> + Send + 'static,
-    {
-        let (to, answer) = oneshot::channel();
-        let call: OwnerCall = Box::new(move |owner| {
-            async move {
-                let answer = work(owner).await;
-                let failure = answer.as_ref().err().cloned();
-                let ended = failure.or_else(|| owner.is_released.then_some(LaneError::Closed));
-                if let Some(why) = &ended {
-                    owner.writer.set_ended(why);
-                }
-                // The caller may have dropped its future.
-                let _ = to.send(answer);
-                ended.map_or(Ok(()), Err)
-            }
-            .boxed()
-        });
+impl Lane for RedisLane {
+    fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    fn call(&self, call: Call) -> LaneFuture<CallAnswer> {
+        let (caller, answer) = oneshot::channel();
         // If the queue has ended this drops the call, and its caller is answered below.
-        let _ = self.calls.send(call);
+        let _ = self.calls.send(OwnerCall { call, handed: HandedOver::now(), caller });
         let (health, closed) = (self.health.clone(), self.closed.clone());
         async move {
             let answered = tokio::select! {
@@ -122,57 +111,6 @@ impl RedisLane {
             })
         }
         .boxed()
-    }
-}
-
-impl Lane for RedisLane {
-    fn epoch(&self) -> Epoch {
-        self.epoch
-    }
-
-    fn apply(&self, batch: Batch) -> LaneFuture<Vec<Answer>> {
-        let handed = HandedOver::now();
-        self.call(move |owner| owner.apply(batch, handed).boxed())
-    }
-
-    fn load(&self, load: Load) -> LaneFuture<Loaded> {
-        self.call(move |owner| owner.load(load).boxed())
-    }
-
-    fn unload(&self, beyond: Time) -> LaneFuture<()> {
-        self.call(move |owner| owner.unload(beyond).boxed())
-    }
-
-    fn get(&self, target: Target) -> LaneFuture<Option<(Record, Place)>> {
-        self.call(move |owner| owner.get(target).boxed())
-    }
-
-    fn parked_destinations(&self) -> LaneFuture<Vec<(Destination, u64)>> {
-        self.call(|owner| owner.parked_destinations().boxed())
-    }
-
-    fn parked(&self, dest: Destination, cursor: u64, limit: u32) -> LaneFuture<Page<Record>> {
-        self.call(move |owner| owner.parked(dest, cursor, limit).boxed())
-    }
-
-    fn dead(&self, filter: DeadFilter, cursor: u64, limit: u32) -> LaneFuture<Page<DeadLetter>> {
-        self.call(move |owner| owner.dead(filter, cursor, limit).boxed())
-    }
-
-    fn taken(&self, cursor: u64, limit: u32) -> LaneFuture<Page<Taken>> {
-        self.call(move |owner| owner.taken(cursor, limit).boxed())
-    }
-
-    fn unconfirmed(&self, cursor: u64, limit: u32) -> LaneFuture<Page<Unconfirmed>> {
-        self.call(move |owner| owner.unconfirmed(cursor, limit).boxed())
-    }
-
-    fn census(&self) -> LaneFuture<Census> {
-        self.call(|owner| owner.census().boxed())
-    }
-
-    fn release(&self, in_flight: Vec<InFlight>) -> LaneFuture<()> {
-        self.call(move |owner| owner.release(in_flight).boxed())
     }
 
     fn health(&self) -> watch::Receiver<Health> {
@@ -210,7 +148,7 @@ async fn work(owner: &mut Owner, calls: &mut mpsc::UnboundedReceiver<OwnerCall>)
         tokio::select! {
             biased;
             call = calls.recv() => match call {
-                Some(call) => call(owner).await?,
+                Some(call) => execute(owner, call).await?,
                 None => return Ok(()),
             },
             // What was asked was refused, so nothing else finds out when the store is back.
@@ -220,4 +158,35 @@ async fn work(owner: &mut Owner, calls: &mut mpsc::UnboundedReceiver<OwnerCall>)
             () = owner.ask_replicas(), if owner.has_to_ask_replicas() => {}
         }
     }
+}
+
+/// Carries out a call and answers its caller; fails if the lane ends with it.
+async fn execute(owner: &mut Owner, OwnerCall { call, handed, caller }: OwnerCall) -> Result<(), LaneError> {
+    let answer = carry_out(owner, call, handed).await;
+    let failure = answer.as_ref().err().cloned();
+    let ended = failure.or_else(|| owner.is_released.then_some(LaneError::Closed));
+    if let Some(why) = &ended {
+        owner.writer.set_ended(why);
+    }
+    let _ = caller.send(answer);
+    ended.map_or(Ok(()), Err)
+}
+
+async fn carry_out(owner: &mut Owner, call: Call, handed: HandedOver) -> Result<CallAnswer, LaneError> {
+    Ok(match call {
+        Call::Apply(batch) => CallAnswer::Apply(owner.apply(batch, handed).await?),
+        Call::Load(load) => CallAnswer::Load(owner.load(load).await?),
+        Call::Unload(beyond) => {
+            owner.unload(beyond).await?;
+            CallAnswer::Unload
+        }
+        Call::Get(target) => CallAnswer::Get(owner.get(target).await?),
+        Call::ParkedDestinations => CallAnswer::ParkedDestinations(owner.parked_destinations().await?),
+        Call::List(listing) => CallAnswer::List(owner.page(listing).await?),
+        Call::Census => CallAnswer::Census(owner.census().await?),
+        Call::Release(in_flight) => {
+            owner.release(in_flight).await?;
+            CallAnswer::Release
+        }
+    })
 }

@@ -5,11 +5,9 @@
 
 use std::time::Duration;
 
-use mtimer_store::table::{At, Row, Table};
+use mtimer_store::table::{Row, Table};
 use mtimer_store::view::{Need, View};
-use mtimer_store::{
-    Census, DeadFilter, DeadLetter, InFlight, LaneError, Page, Place, Record, Taken, Unconfirmed,
-};
+use mtimer_store::{Census, InFlight, LaneError, ListPage, Listed, Listing, Page, Place, Record};
 use mtimer_types::{Destination, Target, Time, TimerId, limits};
 use redis::{Pipeline, Value};
 use tokio::time::timeout;
@@ -30,7 +28,7 @@ const COUNT_STEP: usize = 500;
 const RELEASE_WITHIN: Duration = Duration::from_secs(1);
 
 impl Owner {
-    /// See [`mtimer_store::Lane::get`].
+    /// See [`mtimer_store::Call::Get`].
     pub(crate) async fn get(&mut self, target: Target) -> Result<Option<(Record, Place)>, LaneError> {
         let (mut view, mut locations) = (View::new(), Locations::default());
         let id = match target {
@@ -49,22 +47,46 @@ impl Owner {
         Ok(row.map(|row| (row.record, row.at.place())))
     }
 
-    /// A page of a listing from a position on: at most `limit` rows, and about [`PAGE_BYTES`]. What
-    /// cannot be read, or is none of `wanted`, is left out.
-    async fn page<T>(
+    /// See [`mtimer_store::Call::List`].
+    pub(crate) async fn page(&mut self, listing: Listing) -> Result<ListPage, LaneError> {
+        let Listing { of, mut cursor, limit } = listing;
+        let key = match &of {
+            Listed::Dead(_) => ListingKey::Dead,
+            Listed::Taken => ListingKey::Taken,
+            Listed::Unconfirmed => ListingKey::Unconfirmed,
+            Listed::Parked(dest) => match self.dests.number(dest) {
+                Some(number) => ListingKey::ParkOf(number),
+                None => return Ok(of.page([], None)),
+            },
+        };
+        loop {
+            let (rows, next) = self.rows(key, cursor, limit).await?;
+            let page = of.page(rows, next);
+            match &page {
+                // Whoever asks for one page only must get past rows that cannot be read, however
+                // many there are.
+                ListPage::Parked(Page { rows, next: Some(next) }) if rows.is_empty() => cursor = *next,
+                ListPage::Parked(_) | ListPage::Dead(_) | ListPage::Taken(_) | ListPage::Unconfirmed(_) => {
+                    return Ok(page);
+                }
+            }
+        }
+    }
+
+    /// Rows of a listing from a position on: at most `limit`, and about [`PAGE_BYTES`]. What cannot
+    /// be read is left out. Returns the position that comes next, too.
+    async fn rows(
         &mut self,
         of: ListingKey,
         from: u64,
         limit: u32,
-        wanted: impl FnMut(Row) -> Option<T>,
-    ) -> Result<Page<T>, LaneError> {
+    ) -> Result<(Vec<Row>, Option<u64>), LaneError> {
         let limit = limit.clamp(1, limits::MAX_PAGE) as usize;
         let mut entries = self.entries(of, from, limit + 1).await?;
         let fits = self.how_many_fit(&entries).await?.min(limit);
         let next = entries.get(fits).map(|(_, position)| *position);
         entries.truncate(fits);
-        let rows = self.moved_rows(entries.into_iter().map(|(id, _)| id)).await?;
-        Ok(Page { rows: rows.into_iter().filter_map(wanted).collect(), next })
+        Ok((self.moved_rows(entries.into_iter().map(|(id, _)| id)).await?, next))
     }
 
     async fn how_many_fit(&mut self, entries: &[(TimerId, u64)]) -> Result<usize, LaneError> {
@@ -83,7 +105,7 @@ impl Owner {
         Ok(lengths.take_while(fits).count().max(1))
     }
 
-    /// See [`mtimer_store::Lane::parked_destinations`].
+    /// See [`mtimer_store::Call::ParkedDestinations`].
     pub(crate) async fn parked_destinations(&mut self) -> Result<Vec<(Destination, u64)>, LaneError> {
         let mut reads = Pipeline::new();
         reads.cmd("ZRANGE").arg(self.space.listing(ListingKey::Park)).arg(0).arg(-1);
@@ -98,66 +120,7 @@ impl Owner {
         Ok(parked.collect())
     }
 
-    /// See [`mtimer_store::Lane::parked`].
-    pub(crate) async fn parked(
-        &mut self,
-        dest: Destination,
-        cursor: u64,
-        limit: u32,
-    ) -> Result<Page<Record>, LaneError> {
-        let Some(number) = self.dests.number(&dest) else { return Ok(Page { rows: Vec::new(), next: None }) };
-        let (park, mut from) = (ListingKey::ParkOf(number), cursor);
-        loop {
-            let parked = |row: Row| (row.at == At::Parked).then_some(row.record);
-            let page = self.page(park, from, limit, parked).await?;
-            match page.next {
-                // Whoever asks for one page only must get past rows that cannot be read, however
-                // many there are.
-                Some(next) if page.rows.is_empty() => from = next,
-                _ => return Ok(page),
-            }
-        }
-    }
-
-    /// See [`mtimer_store::Lane::dead`].
-    pub(crate) async fn dead(
-        &mut self,
-        filter: DeadFilter,
-        cursor: u64,
-        limit: u32,
-    ) -> Result<Page<DeadLetter>, LaneError> {
-        let letter = |row: Row| match row.at {
-            At::Dead { reason, died } if filter.accepts(&row.record.timer.dest) => {
-                Some(DeadLetter { record: row.record, reason, died })
-            }
-            _ => None,
-        };
-        self.page(ListingKey::Dead, cursor, limit, letter).await
-    }
-
-    /// See [`mtimer_store::Lane::taken`].
-    pub(crate) async fn taken(&mut self, cursor: u64, limit: u32) -> Result<Page<Taken>, LaneError> {
-        let taken = |row: Row| match row.at {
-            At::Taken { epoch } => Some(Taken { record: row.record, epoch }),
-            _ => None,
-        };
-        self.page(ListingKey::Taken, cursor, limit, taken).await
-    }
-
-    /// See [`mtimer_store::Lane::unconfirmed`].
-    pub(crate) async fn unconfirmed(
-        &mut self,
-        cursor: u64,
-        limit: u32,
-    ) -> Result<Page<Unconfirmed>, LaneError> {
-        let unconfirmed = |row: Row| match row.at {
-            At::Unconfirmed { epoch, since } => Some(Unconfirmed { record: row.record, epoch, since }),
-            _ => None,
-        };
-        self.page(ListingKey::Unconfirmed, cursor, limit, unconfirmed).await
-    }
-
-    /// See [`mtimer_store::Lane::census`].
+    /// See [`mtimer_store::Call::Census`].
     pub(crate) async fn census(&mut self) -> Result<Census, LaneError> {
         let mut census = Census::default();
         let slots: Vec<SlotKey> = self.catalog.slots().collect();
@@ -187,7 +150,7 @@ impl Owner {
         Ok(census)
     }
 
-    /// See [`mtimer_store::Lane::release`].
+    /// See [`mtimer_store::Call::Release`].
     pub(crate) async fn release(&mut self, in_flight: Vec<InFlight>) -> Result<(), LaneError> {
         let mut draft = Draft::default();
         // Of what was claimed only the deliveries under way were sent: the claim is as before.

@@ -38,7 +38,7 @@ struct StoredTimer {
 }
 
 impl Owner {
-    /// See [`mtimer_store::Lane::load`].
+    /// See [`mtimer_store::Call::Load`].
     pub(crate) async fn load(&mut self, load: Load) -> Result<Loaded, LaneError> {
         let (mut timers, mut bytes, mut splits, mut claim) = (Vec::new(), 0, 0, load.claim);
         let mut is_done = false;
@@ -211,7 +211,7 @@ impl Owner {
         self.write_anyway(draft, None).await
     }
 
-    /// See [`mtimer_store::Lane::unload`].
+    /// See [`mtimer_store::Call::Unload`].
     pub(crate) async fn unload(&mut self, beyond: Time) -> Result<(), LaneError> {
         let moving = self.catalog.unload(beyond);
         for slots in moving.chunks(UNLOAD_STEP) {

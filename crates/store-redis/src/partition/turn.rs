@@ -70,7 +70,7 @@ impl TurnRefusals {
 }
 
 impl Owner {
-    /// See [`mtimer_store::Lane::apply`].
+    /// See [`mtimer_store::Call::Apply`].
     pub(crate) async fn apply(&mut self, batch: Batch, handed: HandedOver) -> Result<Vec<Answer>, LaneError> {
         let Batch { now, mut claim, ops } = batch;
         self.ended.begin(OutcomeBucket::of(now));

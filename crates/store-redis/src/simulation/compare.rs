@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mtimer_store::{Census, DeadFilter, Load, LoadedTimer, Place, Record};
+use mtimer_store::{Census, DeadFilter, ListPage, Listed, Listing, Load, LoadedTimer, Place, Record};
 use mtimer_types::{Target, Time, TimerId};
 
 use super::arbitrary::DAY;
@@ -54,6 +54,10 @@ impl Run {
         Err("loading does not come to an end".into())
     }
 
+    async fn list(&mut self, of: Listed) -> Check<ListPage> {
+        alive(self.owner.page(Listing { of, cursor: 0, limit: 1_000 }).await)
+    }
+
     async fn check_listings(&mut self) -> Check {
         let sorted = |mut rows: Vec<Record>, place: Place| {
             rows.sort_by_key(|record| record.timer.id);
@@ -61,28 +65,31 @@ impl Run {
         };
         let mut parked = Vec::new();
         for (dest, count) in alive(self.owner.parked_destinations().await)? {
-            let page = alive(self.owner.parked(dest, 0, 1_000).await)?;
+            let ListPage::Parked(page) = self.list(Listed::Parked(dest)).await? else { return other_kind() };
             same("a count of parked timers", &count, &(page.rows.len() as u64))?;
             parked.extend(page.rows);
         }
         same("parked", &sorted(parked, Place::Parked), &sorted(self.model.parked(), Place::Parked))?;
-        let taken = alive(self.owner.taken(0, 1_000).await)?.rows.into_iter().map(|row| row.record).collect();
+        let ListPage::Taken(taken) = self.list(Listed::Taken).await? else { return other_kind() };
+        let taken = taken.rows.into_iter().map(|row| row.record).collect();
         let known = self.model.taken().into_iter().map(|row| row.record).collect();
         same("taken", &sorted(taken, Place::Dead), &sorted(known, Place::Dead))?;
-        let unconfirmed = alive(self.owner.unconfirmed(0, 1_000).await)?.rows;
+        let all = self.list(Listed::Unconfirmed).await?;
+        let ListPage::Unconfirmed(unconfirmed) = all else { return other_kind() };
         let of = |row: &mtimer_store::Unconfirmed| (row.since, row.record.timer.id, row.epoch);
         same(
             "unconfirmed",
-            &unconfirmed.iter().map(of).collect::<Vec<_>>(),
+            &unconfirmed.rows.iter().map(of).collect::<Vec<_>>(),
             &self.model.unconfirmed().iter().map(of).collect::<Vec<_>>(),
         )?;
-        let dead = alive(self.owner.dead(DeadFilter::default(), 0, 1_000).await)?.rows;
+        let all = self.list(Listed::Dead(DeadFilter::default())).await?;
+        let ListPage::Dead(dead) = all else { return other_kind() };
         let of = |row: &mtimer_store::DeadLetter| {
             (row.died, row.record.timer.id, row.reason, row.record.progress.last_error.clone())
         };
         same(
             "dead",
-            &dead.iter().map(of).collect::<Vec<_>>(),
+            &dead.rows.iter().map(of).collect::<Vec<_>>(),
             &self.model.dead().iter().map(of).collect::<Vec<_>>(),
         )
     }
@@ -100,6 +107,10 @@ impl Run {
             left.iter().filter(|key| !key.starts_with("owner:") && !key.starts_with("dest:")).collect();
         same("what is left", &left, &Vec::new())
     }
+}
+
+fn other_kind() -> Check {
+    Err("a page of another listing".into())
 }
 
 /// Of a timer that is not pending nobody can tell when it was filed, of one that is taken or dead

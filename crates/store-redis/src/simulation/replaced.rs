@@ -97,6 +97,7 @@ pub(super) fn lagging_sentinels() -> Check {
         server.state().replica = Some(before);
         let (health, _) = watch::channel(Health::Up);
         let (lane, task) = RedisLane::new(owner, health, CancellationToken::new().drop_guard());
+        let lane: &dyn Lane = &lane;
         let calls = async {
             same("the first", &alive(lane.apply(schedule(1)).await)?, &vec![scheduled(true)])?;
             sleep(A_WHILE).await;

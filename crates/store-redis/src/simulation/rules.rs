@@ -296,6 +296,7 @@ fn queued_repeat() -> Check {
         let (server, timers) = (run.server, [timer(1, None), timer(2, None)]);
         let (health, _) = watch::channel(Health::Up);
         let (lane, task) = RedisLane::new(run.owner, health, CancellationToken::new().drop_guard());
+        let lane: &dyn Lane = &lane;
         let batch = |ops| Batch { ops, ..empty() };
         let calls = async {
             let id = timers[0].id;
@@ -344,6 +345,7 @@ async fn failover_after_a_schedule(run: Run, pause: Duration) -> Check {
     let (server, timer) = (run.server, timer(1, None));
     let (health, _) = watch::channel(Health::Up);
     let (lane, task) = RedisLane::new(run.owner, health, CancellationToken::new().drop_guard());
+    let lane: &dyn Lane = &lane;
     let scheduled = |new| vec![Answer::Schedule(ScheduleAnswer::Scheduled { new, replaced: None })];
     let schedule = || lane.apply(Batch { ops: vec![schedule(&timer)], ..empty() });
     let calls = async {

@@ -22,27 +22,20 @@ use std::sync::atomic::Ordering;
 
 use futures_util::FutureExt;
 use futures_util::future::ready;
-use mtimer_types::{Destination, Epoch, PartitionId, Target, Term, Time};
+use mtimer_types::{Epoch, PartitionId, Term};
 use tokio::sync::{oneshot, watch};
 
 use self::coordination::MemoryCoordination;
 pub use self::faults::Faults;
-use self::partition::{CUT, LaneState, MemoryPartition, Reachability, ReplyFn, Turn};
+use self::partition::{CUT, LaneState, MemoryPartition, Reachability};
 use self::shared::MemoryState;
 #[cfg(test)]
 pub(crate) use self::table::MemoryTable;
-use crate::answer::Answer;
-use crate::census::Census;
+use crate::call::{Call, CallAnswer};
 use crate::coordination::Coordination;
 use crate::cursor::LoadCursor;
 use crate::error::{AcquireError, LaneError, LaneFuture, StoreFuture};
-use crate::lane::{
-    Acquire, Acquired, DeadFilter, DeadLetter, Health, InFlight, Lane, Load, Loaded, OwnerRecord, Page,
-    Store, StoreClock, StoreInfo, Taken, Unconfirmed,
-};
-use crate::ops::Batch;
-use crate::place::Place;
-use crate::record::Record;
+use crate::lane::{Acquire, Acquired, Health, Lane, OwnerRecord, Store, StoreClock, StoreInfo};
 
 /// A view of a state in memory.
 #[derive(Clone)]
@@ -172,46 +165,6 @@ struct MemoryLane {
     health: watch::Receiver<Health>,
 }
 
-impl MemoryLane {
-    fn call<T: Send + 'static>(
-        &self,
-        carry_out: impl FnOnce(&mut Turn<'_>) -> T + Send + 'static,
-    ) -> LaneFuture<T> {
-        let answer = self.enqueue(carry_out, None);
-        async move { answer.await.unwrap_or(Err(LaneError::Closed)) }.boxed()
-    }
-
-    /// Takes the call's place in the lane. `after`: how the lane ends with it.
-    fn enqueue<T: Send + 'static>(
-        &self,
-        carry_out: impl FnOnce(&mut Turn<'_>) -> T + Send + 'static,
-        after: Option<LaneError>,
-    ) -> oneshot::Receiver<Result<T, LaneError>> {
-        let (answer, receiver) = oneshot::channel();
-        let work = move |turn: Result<Turn<'_>, LaneError>| -> ReplyFn {
-            let result = turn.map(|mut turn| {
-                let result = carry_out(&mut turn);
-                *turn.after = after;
-                result
-            });
-            Box::new(move |instead| {
-                // The caller has dropped the future and does not want the answer.
-                let _ = answer.send(instead.map_or(result, Err));
-            })
-        };
-        if let Some(mut partition) = self.shared.partition(self.partition) {
-            if matches!(partition.link, Reachability::Cut | Reachability::Down(_)) {
-                self.shared.disturbed.fetch_add(1, Ordering::SeqCst);
-            }
-            if let Some(lane) = partition.lanes.get_mut(&self.number) {
-                lane.waiting.push_back(Box::new(work));
-            }
-            partition.pump(self.number);
-        }
-        receiver
-    }
-}
-
 impl Drop for MemoryLane {
     fn drop(&mut self) {
         if let Some(mut partition) = self.shared.partition(self.partition) {
@@ -225,61 +178,17 @@ impl Lane for MemoryLane {
         self.epoch
     }
 
-    fn apply(&self, batch: Batch) -> LaneFuture<Vec<Answer>> {
-        self.call(move |turn| turn.apply(&batch))
-    }
-
-    fn load(&self, load: Load) -> LaneFuture<Loaded> {
-        self.call(move |turn| {
-            if load.claim.is_some() {
-                turn.wrote(load.claim);
+    fn call(&self, call: Call) -> LaneFuture<CallAnswer> {
+        let (caller, answer) = oneshot::channel();
+        if let Some(mut partition) = self.shared.partition(self.partition) {
+            if matches!(partition.link, Reachability::Cut | Reachability::Down(_)) {
+                self.shared.disturbed.fetch_add(1, Ordering::SeqCst);
             }
-            turn.stored.table.load(turn.cursor, &load, turn.epoch, turn.prior_claim)
-        })
-    }
-
-    fn unload(&self, beyond: Time) -> LaneFuture<()> {
-        self.call(move |turn| turn.cursor.unload(beyond))
-    }
-
-    fn get(&self, target: Target) -> LaneFuture<Option<(Record, Place)>> {
-        self.call(move |turn| turn.stored.table.find(&target).map(|row| (row.record.clone(), row.at.place())))
-    }
-
-    fn parked_destinations(&self) -> LaneFuture<Vec<(Destination, u64)>> {
-        self.call(|turn| turn.stored.table.parked_destinations())
-    }
-
-    fn parked(&self, dest: Destination, cursor: u64, limit: u32) -> LaneFuture<Page<Record>> {
-        self.call(move |turn| turn.stored.table.parked(&dest, cursor, limit))
-    }
-
-    fn dead(&self, filter: DeadFilter, cursor: u64, limit: u32) -> LaneFuture<Page<DeadLetter>> {
-        self.call(move |turn| turn.stored.table.dead(&filter, cursor, limit))
-    }
-
-    fn taken(&self, cursor: u64, limit: u32) -> LaneFuture<Page<Taken>> {
-        self.call(move |turn| turn.stored.table.taken(cursor, limit))
-    }
-
-    fn unconfirmed(&self, cursor: u64, limit: u32) -> LaneFuture<Page<Unconfirmed>> {
-        self.call(move |turn| turn.stored.table.unconfirmed(cursor, limit))
-    }
-
-    fn census(&self) -> LaneFuture<Census> {
-        self.call(|turn| turn.stored.table.census())
-    }
-
-    fn release(&self, in_flight: Vec<InFlight>) -> LaneFuture<()> {
-        let answer = self.enqueue(
-            |turn| {
-                turn.wrote(None);
-                turn.stored.in_flight = in_flight;
-                turn.stored.owner.released = true;
-                turn.stored.owner.claimed_until = turn.stored.prior_claim;
-            },
-            Some(LaneError::Closed),
-        );
+            if let Some(lane) = partition.lanes.get_mut(&self.number) {
+                lane.waiting.push_back((call, caller));
+            }
+            partition.pump(self.number);
+        }
         async move { answer.await.unwrap_or(Err(LaneError::Closed)) }.boxed()
     }
 

@@ -3,13 +3,14 @@
 use std::collections::{HashMap, VecDeque};
 
 use mtimer_types::{Epoch, Nonce, PartitionId, Time};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use super::table::MemoryTable;
 use crate::answer::{Answer, Refusal};
+use crate::call::{Call, CallAnswer, InFlight};
 use crate::cursor::LoadCursor;
 use crate::error::LaneError;
-use crate::lane::{Health, InFlight, OwnerRecord};
+use crate::lane::{Health, OwnerRecord};
 use crate::ops::Batch;
 use crate::table::Context;
 
@@ -62,15 +63,13 @@ pub(super) struct LaneState {
     pub(super) ended: Option<LaneError>,
     pub(super) health: watch::Sender<Health>,
     /// Calls made and not carried out. Not bounded: the owner bounds its calls.
-    pub(super) waiting: VecDeque<TurnFn>,
+    pub(super) waiting: VecDeque<(Call, Caller)>,
     /// Calls carried out and not answered.
-    pub(super) unanswered: VecDeque<ReplyFn>,
+    pub(super) unanswered: VecDeque<(Result<CallAnswer, LaneError>, Caller)>,
 }
 
-/// Carries out a call, or learns why not; returns what will answer it.
-pub(super) type TurnFn = Box<dyn FnOnce(Result<Turn<'_>, LaneError>) -> ReplyFn + Send>;
-/// Answers a call: with its result, or with what became of the lane instead.
-pub(super) type ReplyFn = Box<dyn FnOnce(Option<LaneError>) + Send>;
+/// Who waits for a call's answer. Answers go nowhere if the caller has dropped the future.
+pub(super) type Caller = oneshot::Sender<Result<CallAnswer, LaneError>>;
 
 /// A call's turn: all it may touch.
 pub(super) struct Turn<'a> {
@@ -85,8 +84,45 @@ pub(super) struct Turn<'a> {
 }
 
 impl Turn<'_> {
+    /// Carries out a call.
+    fn carry_out(&mut self, call: Call) -> CallAnswer {
+        let table = &self.stored.table;
+        match call {
+            Call::Apply(batch) => CallAnswer::Apply(self.apply(&batch)),
+            Call::Load(load) => {
+                if load.claim.is_some() {
+                    self.wrote(load.claim);
+                }
+                let table = &self.stored.table;
+                CallAnswer::Load(table.load(self.cursor, &load, self.epoch, self.prior_claim))
+            }
+            Call::Unload(beyond) => {
+                self.cursor.unload(beyond);
+                CallAnswer::Unload
+            }
+            Call::Get(target) => {
+                CallAnswer::Get(table.find(&target).map(|row| (row.record.clone(), row.at.place())))
+            }
+            Call::ParkedDestinations => CallAnswer::ParkedDestinations(table.parked_destinations()),
+            Call::List(listing) => CallAnswer::List(table.list(&listing)),
+            Call::Census => CallAnswer::Census(table.census()),
+            Call::Release(in_flight) => {
+                self.release(in_flight);
+                CallAnswer::Release
+            }
+        }
+    }
+
+    fn release(&mut self, in_flight: Vec<InFlight>) {
+        self.wrote(None);
+        self.stored.in_flight = in_flight;
+        self.stored.owner.released = true;
+        self.stored.owner.claimed_until = self.stored.prior_claim;
+        *self.after = Some(LaneError::Closed);
+    }
+
     /// Applies a batch.
-    pub(super) fn apply(&mut self, batch: &Batch) -> Vec<Answer> {
+    fn apply(&mut self, batch: &Batch) -> Vec<Answer> {
         self.wrote(batch.claim);
         let ctx = Context { epoch: self.epoch, prior_claim: self.prior_claim, now: batch.now };
         let mut answers = Vec::with_capacity(batch.ops.len());
@@ -105,7 +141,7 @@ impl Turn<'_> {
     }
 
     /// Counts a write, with a claim that rides on it.
-    pub(super) fn wrote(&mut self, claim: Option<Time>) {
+    fn wrote(&mut self, claim: Option<Time>) {
         self.stored.seq += 1;
         *self.seq = self.stored.seq;
         let claimed = &mut self.stored.owner.claimed_until;
@@ -130,14 +166,10 @@ impl MemoryPartition {
     pub(super) fn pump(&mut self, lane: u64) {
         let Some(lane) = self.lanes.get_mut(&lane) else { return };
         while lane.ended.is_some() || !matches!(self.link, Reachability::Down(_)) {
-            let Some(work) = lane.waiting.pop_front() else { break };
+            let Some((call, caller)) = lane.waiting.pop_front() else { break };
             let mut after = None;
-            let deliver = match lane.gate(self.id, &self.stored) {
-                Err(end) => {
-                    lane.end(end.clone());
-                    work(Err(end))
-                }
-                Ok(()) => work(Ok(Turn {
+            let answer = lane.gate(self.id, &self.stored).map(|()| {
+                let mut turn = Turn {
                     stored: &mut self.stored,
                     cursor: &mut lane.cursor,
                     seq: &mut lane.seq,
@@ -145,15 +177,17 @@ impl MemoryPartition {
                     epoch: lane.epoch,
                     prior_claim: lane.prior_claim,
                     full: self.full,
-                })),
-            };
-            lane.unanswered.push_back(deliver);
+                };
+                turn.carry_out(call)
+            });
+            let after = answer.as_ref().err().cloned().or(after);
+            lane.unanswered.push_back((answer, caller));
             if let Some(end) = after {
                 lane.end(end);
             }
         }
         if self.link == Reachability::Up {
-            lane.unanswered.drain(..).for_each(|deliver| deliver(None));
+            lane.unanswered.drain(..).for_each(|(answer, caller)| drop(caller.send(answer)));
         }
     }
 
@@ -167,7 +201,7 @@ impl MemoryPartition {
                 if lost && let Err(end) = lane.owns(self.id, &self.stored) {
                     // Whether the unanswered calls were carried out can no longer be found out.
                     lane.end(end.clone());
-                    lane.unanswered.drain(..).for_each(|deliver| deliver(Some(end.clone())));
+                    lane.unanswered.drain(..).for_each(|(_, caller)| drop(caller.send(Err(end.clone()))));
                 }
                 if lane.ended.is_none() {
                     lane.health.send_replace(self.link.health());

@@ -7,11 +7,11 @@ use std::hash::Hash;
 use mtimer_types::{Destination, Ended, Epoch, Key, Target, Time, TimerId};
 
 use crate::answer::{Answer, RequestId};
+use crate::call::{Load, Loaded, LoadedTimer};
 use crate::census::Census;
 use crate::cursor::LoadCursor;
-use crate::lane::{DeadFilter, DeadLetter, Load, Loaded, LoadedTimer, Page, Taken, Unconfirmed};
+use crate::listing::{ListPage, Listed, Listing};
 use crate::place::Retained;
-use crate::record::Record;
 use crate::table::{At, Context, Row, Table};
 
 /// Rows, keys and remembered outcomes of a partition.
@@ -130,35 +130,19 @@ impl MemoryTable {
         self.parked.iter().map(|(dest, ids)| (dest.clone(), ids.len() as u64)).collect()
     }
 
-    pub(crate) fn parked(&self, dest: &Destination, cursor: u64, limit: u32) -> Page<Record> {
-        let empty = BTreeMap::new();
-        let ids = self.parked.get(dest).unwrap_or(&empty);
-        self.page(ids, cursor, limit, |row| Some(row.record.clone()))
-    }
-
-    pub(super) fn dead(&self, filter: &DeadFilter, cursor: u64, limit: u32) -> Page<DeadLetter> {
-        self.page(&self.dead, cursor, limit, |row| match row.at {
-            At::Dead { reason, died } if filter.accepts(&row.record.timer.dest) => {
-                Some(DeadLetter { record: row.record.clone(), reason, died })
-            }
-            _ => None,
-        })
-    }
-
-    pub(crate) fn taken(&self, cursor: u64, limit: u32) -> Page<Taken> {
-        self.page(&self.taken, cursor, limit, |row| match row.at {
-            At::Taken { epoch } => Some(Taken { record: row.record.clone(), epoch }),
-            _ => None,
-        })
-    }
-
-    pub(super) fn unconfirmed(&self, cursor: u64, limit: u32) -> Page<Unconfirmed> {
-        self.page(&self.unconfirmed, cursor, limit, |row| match row.at {
-            At::Unconfirmed { epoch, since } => {
-                Some(Unconfirmed { record: row.record.clone(), epoch, since })
-            }
-            _ => None,
-        })
+    /// A page of a listing. It looks at `limit` entries, so a filtered page may have fewer rows.
+    pub(crate) fn list(&self, listing: &Listing) -> ListPage {
+        let none = BTreeMap::new();
+        let index = match &listing.of {
+            Listed::Dead(_) => self.retained(Retained::Dead),
+            Listed::Taken => &self.taken,
+            Listed::Unconfirmed => self.retained(Retained::Unconfirmed),
+            Listed::Parked(dest) => self.parked.get(dest).unwrap_or(&none),
+        };
+        let mut entries = index.range(listing.cursor..);
+        let ids = entries.by_ref().take(listing.limit.max(1) as usize);
+        let rows: Vec<Row> = ids.filter_map(|(_, id)| self.rows.get(id).cloned()).collect();
+        listing.of.page(rows, entries.next().map(|(order, _)| *order))
     }
 
     /// The order of one kind of retained timers.
@@ -167,22 +151,6 @@ impl MemoryTable {
             Retained::Dead => &self.dead,
             Retained::Unconfirmed => &self.unconfirmed,
         }
-    }
-
-    /// A page of an index. It looks at `limit` entries, so a filtered page may have fewer rows.
-    fn page<T>(
-        &self,
-        index: &BTreeMap<u64, TimerId>,
-        cursor: u64,
-        limit: u32,
-        mut pick: impl FnMut(&Row) -> Option<T>,
-    ) -> Page<T> {
-        let mut rows = Vec::new();
-        let mut entries = index.range(cursor..);
-        for (_, id) in entries.by_ref().take(limit.max(1) as usize) {
-            rows.extend(self.rows.get(id).and_then(&mut pick));
-        }
-        Page { rows, next: entries.next().map(|(order, _)| *order) }
     }
 
     pub(super) fn census(&self) -> Census {

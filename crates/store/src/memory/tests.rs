@@ -2,13 +2,14 @@
 //! ready at once.
 
 use futures_util::FutureExt;
-use mtimer_types::{DeadReason, Ended, KeyPolicy, Mode, Nonce, Timer, TimerId};
+use mtimer_types::{DeadReason, Destination, Ended, KeyPolicy, Mode, Nonce, Target, Time, Timer, TimerId};
 
 use super::*;
-use crate::answer::{Refusal, RequestId, ScheduleAnswer};
+use crate::answer::{Answer, Refusal, RequestId, ScheduleAnswer};
+use crate::call::{InFlight, Load};
+use crate::census::Census;
 use crate::error::StoreError;
-use crate::ops::{Cancel, Park, Schedule};
-use crate::ops::{Op, Verdict};
+use crate::ops::{Batch, Cancel, Op, Park, Schedule, Verdict};
 use crate::table::Table;
 
 const P: PartitionId = PartitionId(0);

@@ -14,6 +14,7 @@ use self::cases::{REQUESTS, TIMERS, Turn, any_turns, dest, id, key, next};
 use self::remote::{Remote, listing};
 use super::*;
 use crate::conformance::model::Model;
+use crate::listing::{ListPage, Listed, Listing};
 use crate::memory::MemoryTable;
 use crate::ops::Settle;
 use crate::ops::Verdict;
@@ -67,9 +68,12 @@ impl Listings {
             let Ok(rows) = table.oldest_retained(of, usize::MAX);
             now[of as usize] = rows.iter().map(Row::id).collect();
         }
-        now[2] = table.taken(0, u32::MAX).rows.iter().map(|taken| taken.record.timer.id).collect();
+        let all = |of| table.list(&Listing { of, cursor: 0, limit: u32::MAX });
+        let ListPage::Taken(taken) = all(Listed::Taken) else { panic!("no page of taken timers") };
+        now[2] = taken.rows.iter().map(|taken| taken.record.timer.id).collect();
         for n in [0, 7] {
-            now[3].extend(table.parked(&dest(n), 0, u32::MAX).rows.iter().map(|record| record.timer.id));
+            let ListPage::Parked(parked) = all(Listed::Parked(dest(n))) else { panic!("no page of a park") };
+            now[3].extend(parked.rows.iter().map(|record| record.timer.id));
         }
         let at: HashMap<TimerId, At> = (0..TIMERS)
             .filter_map(|n| {

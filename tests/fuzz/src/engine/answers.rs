@@ -7,8 +7,9 @@ use mtimer_core::{Call, CallAnswer};
 use mtimer_protocol::Delivery;
 use mtimer_store::ops::{Cancel, Reschedule, Schedule, Settle};
 use mtimer_store::{
-    Answer, CancelAnswer, Census, DeadLetter, Health, InFlight, LaneError, Loaded, LoadedTimer, Op, Page,
-    Place, Progress, Record, Refusal, RescheduleAnswer, ScheduleAnswer, Taken, Unconfirmed, Verdict,
+    Answer, CancelAnswer, Census, DeadLetter, Health, InFlight, LaneError, ListPage, Listed, Listing, Loaded,
+    LoadedTimer, Op, Page, Place, Progress, Record, Refusal, RescheduleAnswer, ScheduleAnswer, Taken,
+    Unconfirmed, Verdict,
 };
 use mtimer_types::{DeadReason, Destination, Ended, Epoch, PartitionId, Target, Time, Timer, TimerId};
 
@@ -56,9 +57,9 @@ impl Backend for Anything {
         call: Call,
         known: &Known,
         program: &mut Program<'_>,
-    ) -> Result<CallAnswer, Call> {
+    ) -> Result<Result<CallAnswer, LaneError>, Call> {
         let content = Content { timers: known.of(at), known, epoch: self.epoch };
-        Ok(content.answer(call, program))
+        Ok(Ok(content.answer(call, program)))
     }
 
     fn disturb(&mut self, at: PartitionId, program: &mut Program<'_>) -> Option<Health> {
@@ -117,35 +118,42 @@ impl Content<'_> {
                 let counted = |n| (dest(n), u64::from(program.byte() % 4));
                 CallAnswer::ParkedDestinations((0..2).map(counted).collect())
             }
-            Call::Parked(dest, _, limit) => CallAnswer::Parked(self.parked(&dest, limit, program)),
-            Call::Dead(_, _, limit) => {
-                let row = |program: &mut Program<'_>| {
-                    let (record, died) = (self.record(program)?, near(self.known, program));
-                    Some(DeadLetter { record, reason: DeadReason::Stopped, died })
-                };
-                let rows = (0..program.below(3).min(limit as usize)).filter_map(|_| row(program)).collect();
-                CallAnswer::Dead(Page { rows, next: next(program) })
-            }
-            Call::Taken(_, limit) => {
-                let row = |program: &mut Program<'_>| {
-                    let (record, epoch) = (self.record(program)?, self.taken_by(program));
-                    Some(Taken { record, epoch })
-                };
-                let rows = (0..program.below(4).min(limit as usize)).filter_map(|_| row(program)).collect();
-                CallAnswer::Taken(Page { rows, next: next(program) })
-            }
-            Call::Unconfirmed(_, limit) => {
-                let row = |program: &mut Program<'_>| {
-                    let (record, epoch) = (self.record(program)?, self.taken_by(program));
-                    Some(Unconfirmed { record, epoch, since: near(self.known, program) })
-                };
-                let rows = (0..program.below(4).min(limit as usize)).filter_map(|_| row(program)).collect();
-                CallAnswer::Unconfirmed(Page { rows, next: next(program) })
-            }
+            Call::List(listing) => CallAnswer::List(self.page(&listing, program)),
             Call::Census => {
                 CallAnswer::Census(Census { pending: program.byte().into(), ..Census::default() })
             }
             Call::Release(_) => CallAnswer::Release,
+        }
+    }
+
+    fn page(&self, listing: &Listing, program: &mut Program<'_>) -> ListPage {
+        let most = listing.limit as usize;
+        match &listing.of {
+            Listed::Parked(dest) => ListPage::Parked(self.parked(dest, listing.limit, program)),
+            Listed::Dead(_) => {
+                let row = |program: &mut Program<'_>| {
+                    let (record, died) = (self.record(program)?, near(self.known, program));
+                    Some(DeadLetter { record, reason: DeadReason::Stopped, died })
+                };
+                let rows = (0..program.below(3).min(most)).filter_map(|_| row(program)).collect();
+                ListPage::Dead(Page { rows, next: next(program) })
+            }
+            Listed::Taken => {
+                let row = |program: &mut Program<'_>| {
+                    let (record, epoch) = (self.record(program)?, self.taken_by(program));
+                    Some(Taken { record, epoch })
+                };
+                let rows = (0..program.below(4).min(most)).filter_map(|_| row(program)).collect();
+                ListPage::Taken(Page { rows, next: next(program) })
+            }
+            Listed::Unconfirmed => {
+                let row = |program: &mut Program<'_>| {
+                    let (record, epoch) = (self.record(program)?, self.taken_by(program));
+                    Some(Unconfirmed { record, epoch, since: near(self.known, program) })
+                };
+                let rows = (0..program.below(4).min(most)).filter_map(|_| row(program)).collect();
+                ListPage::Unconfirmed(Page { rows, next: next(program) })
+            }
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mtimer_core::{Call, CallAnswer, Now};
 use mtimer_protocol::Delivery;
-use mtimer_store::{Health, InFlight};
+use mtimer_store::{Health, InFlight, LaneError};
 use mtimer_types::{Epoch, PartitionId, Time, Timer};
 
 use super::input::Program;
@@ -26,7 +26,7 @@ pub(super) trait Backend {
         open: Self::Open,
         world: &Known,
         program: &mut Program<'_>,
-    ) -> Result<CallAnswer, Self::Open>;
+    ) -> Result<Result<CallAnswer, LaneError>, Self::Open>;
     /// Something that a store may do by itself.
     fn disturb(&mut self, at: PartitionId, program: &mut Program<'_>) -> Option<Health>;
     /// The lane has ended; these calls get no answer.

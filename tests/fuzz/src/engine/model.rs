@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use mtimer_core::{Call, CallAnswer};
 use mtimer_protocol::Delivery;
-use mtimer_store::{Acquire, Health, Lane, LaneFuture, MemoryStore, Op, Store};
+use mtimer_store::{Acquire, Health, Lane, LaneError, LaneFuture, MemoryStore, Op, Store};
 use mtimer_types::{Nonce, PartitionId, Term};
 
 use super::backend::{Acquired, Backend, Known};
@@ -102,8 +102,8 @@ impl Backend for Model {
     fn call(&mut self, at: PartitionId, call: Call) -> Open {
         let ops = if let Call::Apply(batch) = &call { batch.ops.clone() } else { Vec::new() };
         let answer = match &self.lanes[usize::from(at.0)] {
-            Some(lane) => made(&**lane, call),
-            None => futures_util::future::ready(Err(mtimer_store::LaneError::Closed)).boxed(),
+            Some(lane) => lane.call(call),
+            None => futures_util::future::ready(Err(LaneError::Closed)).boxed(),
         };
         Open { answer, ops }
     }
@@ -114,14 +114,14 @@ impl Backend for Model {
         mut open: Open,
         _: &Known,
         _: &mut Program<'_>,
-    ) -> Result<CallAnswer, Open> {
+    ) -> Result<Result<CallAnswer, LaneError>, Open> {
         let Some(answer) = (&mut open.answer).now_or_never() else { return Err(open) };
         match &answer {
             Ok(CallAnswer::Apply(answers)) => self.ledger.applied(&open.ops, answers),
             Ok(_) => {}
             Err(_) => self.ledger.lost(&open.ops),
         }
-        Ok(answer.unwrap_or_else(CallAnswer::Ended))
+        Ok(answer)
     }
 
     fn disturb(&mut self, at: PartitionId, program: &mut Program<'_>) -> Option<Health> {
@@ -148,30 +148,5 @@ impl Backend for Model {
 
     fn delivered(&mut self, known: &Known, delivery: &Delivery) {
         self.ledger.delivered(known, delivery);
-    }
-}
-
-/// Makes a call on a lane.
-fn made(lane: &dyn Lane, call: Call) -> LaneFuture<CallAnswer> {
-    match call {
-        Call::Apply(batch) => lane.apply(batch).map(|a| a.map(CallAnswer::Apply)).boxed(),
-        Call::Load(load) => lane.load(load).map(|a| a.map(CallAnswer::Load)).boxed(),
-        Call::Unload(beyond) => lane.unload(beyond).map(|a| a.map(|()| CallAnswer::Unload)).boxed(),
-        Call::Get(target) => lane.get(target).map(|a| a.map(CallAnswer::Get)).boxed(),
-        Call::ParkedDestinations => {
-            lane.parked_destinations().map(|a| a.map(CallAnswer::ParkedDestinations)).boxed()
-        }
-        Call::Parked(dest, cursor, limit) => {
-            lane.parked(dest, cursor, limit).map(|a| a.map(CallAnswer::Parked)).boxed()
-        }
-        Call::Dead(filter, cursor, limit) => {
-            lane.dead(filter, cursor, limit).map(|a| a.map(CallAnswer::Dead)).boxed()
-        }
-        Call::Taken(cursor, limit) => lane.taken(cursor, limit).map(|a| a.map(CallAnswer::Taken)).boxed(),
-        Call::Unconfirmed(cursor, limit) => {
-            lane.unconfirmed(cursor, limit).map(|a| a.map(CallAnswer::Unconfirmed)).boxed()
-        }
-        Call::Census => lane.census().map(|a| a.map(CallAnswer::Census)).boxed(),
-        Call::Release(left) => lane.release(left).map(|a| a.map(|()| CallAnswer::Release)).boxed(),
     }
 }

@@ -11,11 +11,10 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use mtimer_store::ops::Schedule;
 use mtimer_store::{
-    Acquire, AcquireError, Acquired, Answer, Batch, Census, Coordination, DeadFilter, DeadLetter, Health,
-    InFlight, Lane, LaneFuture, Load, Loaded, Op, OwnerRecord, Page, Place, Record, ScheduleAnswer, Store,
-    StoreClock, StoreFuture, StoreInfo, Taken, Unconfirmed,
+    Acquire, AcquireError, Acquired, Answer, Batch, Call, CallAnswer, Coordination, Health, Lane, LaneFuture,
+    Load, Op, OwnerRecord, ScheduleAnswer, Store, StoreClock, StoreFuture, StoreInfo,
 };
-use mtimer_types::{Destination, Epoch, PartitionId, Target, Term, Time, TimerId};
+use mtimer_types::{Epoch, PartitionId, Term, Time, TimerId};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -168,49 +167,27 @@ impl Lane for BrokenLane {
     fn epoch(&self) -> Epoch {
         self.lane.epoch()
     }
-    fn apply(&self, batch: Batch) -> LaneFuture<Vec<Answer>> {
-        match self.how {
-            Sabotage::EarlyOk => self.apply_late(batch),
-            Sabotage::Claim => apply(&*self.lane, Batch { claim: None, ..batch }),
-            Sabotage::Fence => self.lane.apply(batch),
+    fn call(&self, call: Call) -> LaneFuture<CallAnswer> {
+        match call {
+            Call::Apply(batch) => {
+                let answers = match self.how {
+                    Sabotage::EarlyOk => self.apply_late(batch),
+                    Sabotage::Claim => apply(&*self.lane, Batch { claim: None, ..batch }),
+                    Sabotage::Fence => self.lane.apply(batch),
+                };
+                async move { answers.await.map(CallAnswer::Apply) }.boxed()
+            }
+            Call::Load(load) => {
+                self.catch_up(|late| late.due <= load.until);
+                let claim = load.claim.filter(|_| self.how != Sabotage::Claim);
+                self.lane.call(Call::Load(Load { claim, ..load }))
+            }
+            Call::Unload(_) | Call::Get(_) | Call::Release(_) => {
+                self.catch_up(|_| true);
+                self.lane.call(call)
+            }
+            Call::ParkedDestinations | Call::List(_) | Call::Census => self.lane.call(call),
         }
-    }
-    fn load(&self, mut load: Load) -> LaneFuture<Loaded> {
-        if self.how == Sabotage::Claim {
-            load.claim = None;
-        }
-        self.catch_up(|late| late.due <= load.until);
-        self.lane.load(load)
-    }
-    fn unload(&self, beyond: Time) -> LaneFuture<()> {
-        self.catch_up(|_| true);
-        self.lane.unload(beyond)
-    }
-    fn get(&self, target: Target) -> LaneFuture<Option<(Record, Place)>> {
-        self.catch_up(|_| true);
-        self.lane.get(target)
-    }
-    fn parked_destinations(&self) -> LaneFuture<Vec<(Destination, u64)>> {
-        self.lane.parked_destinations()
-    }
-    fn parked(&self, dest: Destination, cursor: u64, limit: u32) -> LaneFuture<Page<Record>> {
-        self.lane.parked(dest, cursor, limit)
-    }
-    fn dead(&self, filter: DeadFilter, cursor: u64, limit: u32) -> LaneFuture<Page<DeadLetter>> {
-        self.lane.dead(filter, cursor, limit)
-    }
-    fn taken(&self, cursor: u64, limit: u32) -> LaneFuture<Page<Taken>> {
-        self.lane.taken(cursor, limit)
-    }
-    fn unconfirmed(&self, cursor: u64, limit: u32) -> LaneFuture<Page<Unconfirmed>> {
-        self.lane.unconfirmed(cursor, limit)
-    }
-    fn census(&self) -> LaneFuture<Census> {
-        self.lane.census()
-    }
-    fn release(&self, in_flight: Vec<InFlight>) -> LaneFuture<()> {
-        self.catch_up(|_| true);
-        self.lane.release(in_flight)
     }
     fn health(&self) -> watch::Receiver<Health> {
         self.lane.health()

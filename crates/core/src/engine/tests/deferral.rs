@@ -258,7 +258,6 @@ fn claims_are_asked_for_at_the_same_times_and_never_later_than_before() {
             if let Some(answer) = answered {
                 rig.unanswered.pop_front();
                 let (epoch, now) = (rig.lane.epoch(), rig.now());
-                let answer = answer.unwrap_or_else(CallAnswer::Ended);
                 rig.engine.handle(now, Input::Answered { partition: P, epoch, answer });
                 continue;
             }

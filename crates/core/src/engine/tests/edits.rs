@@ -20,7 +20,6 @@ impl Rig {
         self.run(1);
         let (now, epoch) = (self.now(), self.lane.epoch());
         for answer in self.unanswered.drain(..before).filter_map(FutureExt::now_or_never) {
-            let answer = answer.unwrap_or_else(CallAnswer::Ended);
             self.engine.handle(now, Input::Answered { partition: P, epoch, answer });
         }
     }

@@ -1,7 +1,7 @@
 //! What is loaded and when, what goes back, and what a new owner makes of what it reads.
 
 use mtimer_store::ops::Park;
-use mtimer_store::{Batch, Load, Loaded, Op};
+use mtimer_store::{Batch, ListPage, Load, Loaded, Op, Page};
 
 use super::*;
 use crate::engine::calls::OpenCall;
@@ -18,10 +18,10 @@ fn acquired(partitions: u16, memory_bytes: u64, prior_claim: Time) -> (Engine, N
         let epoch = Epoch(1);
         engine.handle(now, Input::Acquired { partition, epoch, prior_claim, in_flight: vec![] });
         for answer in [
-            CallAnswer::Taken(mtimer_store::Page { rows: vec![], next: None }),
+            CallAnswer::List(ListPage::Taken(Page { rows: vec![], next: None })),
             CallAnswer::ParkedDestinations(vec![]),
         ] {
-            engine.handle(now, Input::Answered { partition, epoch, answer });
+            engine.handle(now, Input::Answered { partition, epoch, answer: Ok(answer) });
         }
         engine.partition(partition).unwrap().trim_from(u64::MAX);
     }
@@ -44,7 +44,7 @@ fn answer(engine: &mut Engine, now: Now, loads: Vec<(PartitionId, Load)>) {
     for (partition, load) in loads {
         let answer =
             CallAnswer::Load(Loaded { timers: vec![], horizon: load.until, is_claim_unconfirmed: false });
-        engine.handle(now, Input::Answered { partition, epoch: Epoch(1), answer });
+        engine.handle(now, Input::Answered { partition, epoch: Epoch(1), answer: Ok(answer) });
     }
 }
 

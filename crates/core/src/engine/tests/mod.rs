@@ -35,7 +35,9 @@ use mtimer_protocol::{
     Settlement,
 };
 use mtimer_store::memory::MemoryStore;
-use mtimer_store::{Acquire, Answer, Lane, LaneError, LaneFuture, Place, Refusal, Store, Verdict};
+use mtimer_store::{
+    Acquire, Answer, Lane, LaneError, LaneFuture, Listed, Listing, Place, Refusal, Store, Verdict,
+};
 use mtimer_types::{
     Destination, Epoch, HandlerOutcome, Headers, KeyPolicy, Mode, Nonce, PartitionId, RetryTiers, Target,
     Term, Time, Timer, TimerId,
@@ -164,7 +166,6 @@ impl Rig {
     fn hear_answers(&mut self) {
         while let Some(answer) = self.unanswered.front_mut().and_then(FutureExt::now_or_never) {
             self.unanswered.pop_front();
-            let answer = answer.unwrap_or_else(CallAnswer::Ended);
             let epoch = self.lane.epoch();
             let now = self.now();
             self.engine.handle(now, Input::Answered { partition: P, epoch, answer });
@@ -194,28 +195,11 @@ impl Rig {
                 let all = move |a: Vec<Answer>| CallAnswer::Apply(a.into_iter().map(refused).collect());
                 lane.apply(batch).map(move |a| a.map(all)).boxed()
             }
-            Call::Apply(batch) => lane.apply(batch).map(|a| a.map(CallAnswer::Apply)).boxed(),
-            Call::Load(load) => lane.load(load).map(|a| a.map(CallAnswer::Load)).boxed(),
-            Call::Unload(beyond) => lane.unload(beyond).map(|a| a.map(|()| CallAnswer::Unload)).boxed(),
-            Call::Get(target) => lane.get(target).map(|a| a.map(CallAnswer::Get)).boxed(),
-            Call::ParkedDestinations => {
-                lane.parked_destinations().map(|a| a.map(CallAnswer::ParkedDestinations)).boxed()
+            call => {
+                let taken = matches!(&call, Call::List(Listing { of: Listed::Taken, .. }));
+                self.taken_calls += usize::from(taken);
+                lane.call(call)
             }
-            Call::Parked(dest, from, limit) => {
-                lane.parked(dest, from, limit).map(|a| a.map(CallAnswer::Parked)).boxed()
-            }
-            Call::Dead(filter, from, limit) => {
-                lane.dead(filter, from, limit).map(|a| a.map(CallAnswer::Dead)).boxed()
-            }
-            Call::Taken(from, limit) => {
-                self.taken_calls += 1;
-                lane.taken(from, limit).map(|a| a.map(CallAnswer::Taken)).boxed()
-            }
-            Call::Unconfirmed(from, limit) => {
-                lane.unconfirmed(from, limit).map(|a| a.map(CallAnswer::Unconfirmed)).boxed()
-            }
-            Call::Census => lane.census().map(|a| a.map(CallAnswer::Census)).boxed(),
-            Call::Release(left) => lane.release(left).map(|a| a.map(|()| CallAnswer::Release)).boxed(),
         });
     }
 

@@ -2,7 +2,7 @@
 
 use mtimer_protocol::ops::{self, RescheduleReply};
 use mtimer_store::ops::Cancel;
-use mtimer_store::{CancelAnswer, Op, Page, RequestId};
+use mtimer_store::{CancelAnswer, ListPage, Op, Page, RequestId};
 use mtimer_types::{Epoch, Target};
 
 use super::*;
@@ -105,7 +105,12 @@ pub(super) fn parked_in_three() -> (Engine, Now) {
     for partition in (0..3).map(PartitionId) {
         let (epoch, prior_claim) = (Epoch(1), Time::ZERO);
         engine.handle(now, Input::Acquired { partition, epoch, prior_claim, in_flight: vec![] });
-        page(&mut engine, now, partition, CallAnswer::Taken(Page { rows: vec![], next: None }));
+        page(
+            &mut engine,
+            now,
+            partition,
+            CallAnswer::List(ListPage::Taken(Page { rows: vec![], next: None })),
+        );
         page(&mut engine, now, partition, CallAnswer::ParkedDestinations(vec![(dest("a"), 1_000)]));
         engine.partition(partition).unwrap().calls.hold_loads();
         engine.partition(partition).unwrap().trim_from(u64::MAX);
@@ -114,11 +119,16 @@ pub(super) fn parked_in_three() -> (Engine, Now) {
 }
 
 pub(super) fn page(engine: &mut Engine, now: Now, partition: PartitionId, answer: CallAnswer) {
+    engine.handle(now, Input::Answered { partition, epoch: Epoch(1), answer: Ok(answer) });
+}
+
+fn closed(engine: &mut Engine, now: Now, partition: PartitionId) {
+    let answer = Err(LaneError::Closed);
     engine.handle(now, Input::Answered { partition, epoch: Epoch(1), answer });
 }
 
 fn empty_page(next: Option<u64>) -> CallAnswer {
-    CallAnswer::Parked(Page { rows: vec![], next })
+    CallAnswer::List(ListPage::Parked(Page { rows: vec![], next }))
 }
 
 /// A flush, and the pages of parks that are asked for in it: of which partition, from where.
@@ -126,7 +136,9 @@ pub(super) fn asked_pages(engine: &mut Engine, now: Now) -> Vec<(u16, u64)> {
     let mut effects = Vec::new();
     engine.flush(now, &mut effects);
     let asked = effects.into_iter().filter_map(|effect| match effect {
-        Effect::Call(partition, Call::Parked(_, cursor, _)) => Some((partition.0, cursor)),
+        Effect::Call(partition, Call::List(Listing { of: Listed::Parked(_), cursor, .. })) => {
+            Some((partition.0, cursor))
+        }
         _ => None,
     });
     asked.collect()
@@ -188,7 +200,7 @@ fn the_end_of_a_partition_that_is_given_up_ends_no_other_sweep() {
     let (mut engine, mut now) = swept_and_disowned();
     page(&mut engine, now, PartitionId(1), empty_page(Some(8)));
     // Its page never comes.
-    page(&mut engine, now, PartitionId(0), CallAnswer::Ended(LaneError::Closed));
+    closed(&mut engine, now, PartitionId(0));
     assert_eq!(sweep_for_a_second(&mut engine, &mut now), [(1, 8)]);
     page(&mut engine, now, PartitionId(1), empty_page(None));
     assert_eq!(sweep_for_a_second(&mut engine, &mut now), [(2, 0)]);
@@ -197,7 +209,7 @@ fn the_end_of_a_partition_that_is_given_up_ends_no_other_sweep() {
 #[test]
 fn the_end_of_the_partition_that_is_swept_lets_the_next_begin() {
     let (mut engine, mut now) = swept_and_disowned();
-    page(&mut engine, now, PartitionId(1), CallAnswer::Ended(LaneError::Closed));
+    closed(&mut engine, now, PartitionId(1));
     assert_eq!(sweep_for_a_second(&mut engine, &mut now), [(2, 0)]);
 }
 

@@ -89,7 +89,7 @@ impl Rig {
             let Some(call) = self.unanswered[usize::from(at.0)].pop_front() else { continue };
             let lane = &self.lanes[usize::from(at.0)];
             let (now, epoch) = (self.now(), lane.epoch());
-            let answer = ask_lane(lane, call).now_or_never().unwrap().unwrap();
+            let answer = lane.call(call).now_or_never().unwrap();
             self.engine.handle(now, Input::Answered { partition: at, epoch, answer });
             any = true;
         }
@@ -118,8 +118,8 @@ impl Rig {
         let at = usize::from(partition.0);
         let lane = &self.lanes[at];
         let answer = match self.unanswered[at].pop_front().unwrap() {
-            Call::Census => CallAnswer::Census(census(at as u64)),
-            call => ask_lane(lane, call).now_or_never().unwrap().unwrap(),
+            Call::Census => Ok(CallAnswer::Census(census(at as u64))),
+            call => lane.call(call).now_or_never().unwrap(),
         };
         let (now, epoch) = (self.now(), lane.epoch());
         self.engine.handle(now, Input::Answered { partition, epoch, answer });
@@ -138,26 +138,6 @@ impl Rig {
             _ => None,
         });
         answers.collect()
-    }
-}
-
-fn ask_lane(lane: &Arc<dyn Lane>, call: Call) -> LaneFuture<CallAnswer> {
-    match call {
-        Call::Apply(batch) => lane.apply(batch).map(|a| a.map(CallAnswer::Apply)).boxed(),
-        Call::Load(load) => lane.load(load).map(|a| a.map(CallAnswer::Load)).boxed(),
-        Call::Get(target) => lane.get(target).map(|a| a.map(CallAnswer::Get)).boxed(),
-        Call::Dead(filter, from, limit) => {
-            lane.dead(filter, from, limit).map(|a| a.map(CallAnswer::Dead)).boxed()
-        }
-        Call::Taken(from, limit) => lane.taken(from, limit).map(|a| a.map(CallAnswer::Taken)).boxed(),
-        Call::Unconfirmed(from, limit) => {
-            lane.unconfirmed(from, limit).map(|a| a.map(CallAnswer::Unconfirmed)).boxed()
-        }
-        Call::ParkedDestinations => {
-            lane.parked_destinations().map(|a| a.map(CallAnswer::ParkedDestinations)).boxed()
-        }
-        Call::Census => lane.census().map(|a| a.map(CallAnswer::Census)).boxed(),
-        other => panic!("unexpected: {other:?}"),
     }
 }
 

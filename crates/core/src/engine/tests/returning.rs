@@ -1,7 +1,6 @@
 //! What comes back from the park: how much at once, and what is left of it.
 
-use mtimer_store::{Page, Record};
-use mtimer_types::Epoch;
+use mtimer_store::{ListPage, Page, Record};
 
 use super::park::{asked_pages, page, parked_in_three};
 use super::*;
@@ -22,10 +21,11 @@ fn the_next_page_is_asked_for_when_all_of_the_last_one_is_here() {
         };
         Record::new(timer.into())
     };
-    page(&mut engine, now, P, CallAnswer::Parked(Page { rows: vec![row(1), row(2)], next: Some(1) }));
+    let rows = vec![row(1), row(2)];
+    page(&mut engine, now, P, CallAnswer::List(ListPage::Parked(Page { rows, next: Some(1) })));
     assert_eq!(asked_pages(&mut engine, now), [], "two are on their way");
     let answers = vec![Answer::Done, Answer::Refused(Refusal::ReadOnly)];
-    engine.handle(now, Input::Answered { partition: P, epoch: Epoch(1), answer: CallAnswer::Apply(answers) });
+    page(&mut engine, now, P, CallAnswer::Apply(answers));
     assert_eq!(asked_pages(&mut engine, now), [], "one is still on its way");
 }
 

@@ -209,7 +209,7 @@ fn a_replay_that_is_acknowledged_while_it_is_taken_is_not_sent() {
     rig.run(5);
     // The late ok waits until the take is answered.
     assert_eq!(rig.unanswered.len(), 1);
-    let taken = rig.unanswered.pop_front().unwrap().now_or_never().unwrap().unwrap();
+    let taken = rig.unanswered.pop_front().unwrap().now_or_never().unwrap();
     let (now, epoch) = (rig.now(), rig.lane.epoch());
     rig.engine.handle(now, Input::Answered { partition: P, epoch, answer: taken });
     rig.turn();

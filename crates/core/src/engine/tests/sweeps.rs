@@ -1,7 +1,7 @@
 //! Sweeps of parked timers: what they end, and how often they ask.
 
 use mtimer_store::ops::Settle;
-use mtimer_store::{Op, Page, Record, Verdict};
+use mtimer_store::{ListPage, Op, Page, Record, Verdict};
 
 use super::park::{asked_pages, page, parked_in_three, sweep_for_a_second};
 use super::*;
@@ -31,7 +31,7 @@ fn row(now: Now, n: u64, deadline: Option<Time>) -> Record {
 
 /// What a sweep of partition 0 ends when it finds these rows.
 fn ended(engine: &mut Engine, now: Now, rows: Vec<Record>) -> Vec<TimerId> {
-    page(engine, now, P, CallAnswer::Parked(Page { rows, next: None }));
+    page(engine, now, P, CallAnswer::List(ListPage::Parked(Page { rows, next: None })));
     let mut effects = Vec::new();
     engine.flush(now, &mut effects);
     let ops = effects.into_iter().filter_map(|effect| match effect {
@@ -74,7 +74,8 @@ fn a_sweep_pauses_after_each_page() {
     assert_eq!(sweep_for_a_second(&mut engine, &mut now), [(0, 0)]);
     for (next, expected) in [(Some(7), (0, 7)), (Some(8), (0, 8)), (None, (1, 0))] {
         let partition = PartitionId(0);
-        page(&mut engine, now, partition, CallAnswer::Parked(Page { rows: vec![], next }));
+        let empty = CallAnswer::List(ListPage::Parked(Page { rows: vec![], next }));
+        page(&mut engine, now, partition, empty);
         let (pause, asked) = next_page(&mut engine, &mut now);
         // Housekeeping comes every 50 ms.
         assert!((100..=150).contains(&pause), "{pause} ms");
