@@ -1,13 +1,12 @@
-//! Who may open a session and what it may do: tokens and certificates, read again when their files
+//! Authentication and permissions of sessions: tokens and certificates, read again when their files
 //! change.
 //!
-//! Purpose: holds the tokens, the certificates, and what this broker shows to other brokers; lets
-//! connections and sessions in, and tells each session when its token has been revoked or has
-//! expired.
-//! Invariant: a file that cannot be read or is not valid changes nothing: what was read last stays,
-//! and the file is read again every two seconds until it is valid.
-//! No error and no log line has a secret in it.
-//! Not in here: what a token allows ([`mtimer_access`]).
+//! Purpose: holds the tokens, the certificates, and this broker's own credentials; lets connections
+//! and sessions in, and tells each session when its token has been revoked or has expired.
+//! Invariant: a file that cannot be read or is not valid changes nothing: the last valid contents
+//! stay, and the file is read again every two seconds until it is valid. No error and no log line
+//! has a secret in it.
+//! Not in here: the permissions of a token ([`mtimer_access`]).
 
 mod certificates;
 mod expiry;
@@ -66,7 +65,7 @@ pub enum AccessError {
     Tokens {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         source: InvalidTokens,
     },
     /// Certificates or keys cannot be used.
@@ -77,7 +76,7 @@ pub enum AccessError {
     PeerToken {
         /// Where it is from.
         from: String,
-        /// What is wrong.
+        /// The fault.
         source: mtimer_access::InvalidToken,
     },
 }
@@ -98,7 +97,7 @@ pub(crate) enum NoMetrics {
     NoCertificate,
 }
 
-/// What is known of the files, and who is let in.
+/// The contents of the files, by which connections are let in.
 pub(crate) struct AccessControl {
     options: AccessOptions,
     /// `None`: everybody may do everything.
@@ -106,12 +105,12 @@ pub(crate) struct AccessControl {
     peer_token: RwLock<Arc<str>>,
     tls: Option<BrokerTls>,
     files: Mutex<Files>,
-    /// When what was read last of the files of certificates expires.
+    /// When the certificates read last expire.
     certificates: Mutex<CertificateExpiries>,
     asked: Notify,
 }
 
-/// What a broker shows to others, and how it connects to them.
+/// The credentials of a broker for others, and how it connects to them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PeerCredentials {
     pub(crate) token: String,
@@ -147,12 +146,12 @@ impl AccessControl {
         }
     }
 
-    /// What protects its ports, and whether `insecure` is set.
+    /// The protection of its ports, and whether `insecure` is set.
     pub(crate) fn protection(&self) -> (Protection, bool) {
         (self.options.protection(), self.options.insecure)
     }
 
-    /// What other brokers are shown.
+    /// The credentials for other brokers.
     pub(crate) fn peer_credentials(&self) -> PeerCredentials {
         let token = self.peer_token.read().to_string();
         PeerCredentials { token, tls: self.tls.as_ref().and_then(BrokerTls::peers) }
@@ -197,8 +196,8 @@ impl AccessControl {
         self.asked.notify_one();
     }
 
-    /// Reads the files again when they change or when asked to, and warns of what expires, until the
-    /// broker stops.
+    /// Reads the files again when they change or when asked to, and warns of credentials that
+    /// expire, until the broker stops.
     ///
     /// # Errors
     ///
@@ -230,7 +229,7 @@ impl AccessControl {
         Credential::ALL.map(|what| (what.name(), files.has_failed(what)))
     }
 
-    /// When what is in use expires.
+    /// When the credentials in use expire.
     pub(crate) fn expiries(&self) -> Expiries {
         let certificates = self.certificates().expiries(now());
         let Some(tokens) = &self.tokens else { return Expiries { certificates, ..Expiries::default() } };
@@ -246,8 +245,8 @@ impl AccessControl {
         self.certificates.lock()
     }
 
-    /// Reads everything if a file has changed or if `asked`; otherwise what could not be read the
-    /// last time: the reason may have passed without a change of the file.
+    /// Reads everything if a file has changed or if `asked`; otherwise the files that could not be
+    /// read the last time: the reason may have passed without a change of the file.
     fn look(&self, asked: bool) {
         // Taken before reading: a change while it is read is seen the next time.
         let stamps = stamps(&self.options);

@@ -8,7 +8,7 @@
 //! told by the upper half of the owner record's nonce, a hash of the owner's address; two addresses
 //! with one hash would only cost time. Every acquisition asks for an epoch above all that this
 //! broker knows of: the store may have lost acquisitions.
-//! Not in here: who assigns ([`crate::cluster`]), what is done with the lane.
+//! Not in here: who assigns ([`crate::cluster`]), how the lane is used.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,10 +32,10 @@ const REPEATS: u32 = 20;
 /// Term and version of the assignment that gives a broker a partition.
 pub(crate) type Assignment = (Term, u64);
 
-/// What it means that the store knows a newer assignment than this broker's.
+/// How a broker proceeds if the store knows a newer assignment than its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Superseded {
-    /// The leader has given the partition to somebody else: it says what follows.
+    /// The leader has given the partition to somebody else: its next assignment decides.
     Wait,
     /// This broker is its own leader, so another broker was started later: it wins, and this one
     /// ends.
@@ -66,7 +66,7 @@ impl HighestEpoch {
     }
 }
 
-/// What acquisitions have in common.
+/// State that all acquisitions share.
 pub(crate) struct Acquirer {
     store: Arc<dyn Store>,
     highest: Arc<HighestEpoch>,
@@ -81,7 +81,7 @@ pub(crate) struct Acquirer {
     forced_line: FirstLine,
 }
 
-/// What the owner record says about an acquisition.
+/// Whether the owner record permits an acquisition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Readiness {
     /// A live owner has it.
@@ -90,7 +90,7 @@ enum Readiness {
     Go(u64),
 }
 
-/// What one attempt to acquire has brought.
+/// The result of one attempt to acquire.
 enum AttemptOutcome {
     Acquired(Box<Acquired>),
     Void,
@@ -153,7 +153,7 @@ impl Acquirer {
         ours: Epoch,
     ) -> Result<Option<Acquired>, BrokerError> {
         let mut pauses = OutagePauses::default();
-        // What was asked for and may have been done.
+        // The call that was made and may have been carried out.
         let mut attempt: Option<Acquire> = None;
         let mut wait = Wait::begin();
         loop {
@@ -236,7 +236,7 @@ impl Acquirer {
         }
     }
 
-    /// What follows if the store knows a newer assignment.
+    /// Decides how to proceed if the store knows a newer assignment.
     fn superseded(
         &self,
         partition: PartitionId,
@@ -323,8 +323,8 @@ impl Wait {
     }
 }
 
-/// FNV-1a, 32 bits (Fowler, Noll, Vo): the upper half of a nonce. Brokers compare it with what
-/// others have stored.
+/// FNV-1a, 32 bits (Fowler, Noll, Vo): the upper half of a nonce. Brokers compare it with the
+/// nonces that others have stored.
 fn name_hash(address: &str) -> u32 {
     address.bytes().fold(0x811c_9dc5, |h, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193))
 }

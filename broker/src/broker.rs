@@ -48,8 +48,8 @@ const BACKLOG: u32 = 1_024;
 /// Starts a broker on a store.
 ///
 /// On a store of its own it acquires every partition, then accepts clients. On one that brokers
-/// share it joins their cluster, or founds it, and is given its share. Returns once it owns what it
-/// is to own. While the store is away it waits, up to [`BrokerOptions::startup_timeout`]. Must be
+/// share it joins their cluster, or founds it, and is given its share. Returns once it owns its
+/// share. While the store is away it waits, up to [`BrokerOptions::startup_timeout`]. Must be
 /// called within a tokio runtime.
 ///
 /// # Errors
@@ -68,7 +68,8 @@ pub async fn start(options: BrokerOptions, store: Arc<dyn Store>) -> Result<Brok
 }
 
 /// Starts a broker as [`start`] does, unless `stop` completes before it is ready: then the result
-/// is `None`. What a broker of a cluster owns by then is handed over as by [`Broker::stop`].
+/// is `None`. The partitions that a broker of a cluster owns by then are handed over as by
+/// [`Broker::stop`].
 ///
 /// # Errors
 ///
@@ -94,7 +95,7 @@ pub async fn start_unless(
     Ok(Some(broker))
 }
 
-/// A broker that runs, and what waits until it is ready.
+/// A broker that runs, and the future that waits until it is ready.
 async fn begin(
     options: BrokerOptions,
     store: Arc<dyn Store>,
@@ -211,7 +212,7 @@ fn assemble(
     Ok((broker, running))
 }
 
-/// What the metrics are taken from.
+/// The source of the metrics.
 fn metrics_source(
     options: &BrokerOptions,
     resources: &Resources,
@@ -232,7 +233,7 @@ fn metrics_source(
     }
 }
 
-/// What all sessions have in common.
+/// State that all sessions share.
 fn session_context(
     options: &BrokerOptions,
     resources: &Resources,
@@ -269,7 +270,7 @@ fn session_context(
     })
 }
 
-/// What takes connections in, once clients may come.
+/// The listener, to be started once clients may come.
 struct Listening {
     listener: TcpListener,
     context: Arc<SessionContext>,
@@ -311,8 +312,8 @@ impl Broker {
 
     /// Stops gracefully: in a cluster hands its partitions over first and serves each until then,
     /// for 10 s at most. Then it accepts nobody, delivers nothing more, waits for settlements up to
-    /// the drain timeout, gives up what it still has (5 s at most), and closes the sessions (4 s at
-    /// most). Returns when it has ended.
+    /// the drain timeout, gives up the partitions that it still has (5 s at most), and closes the
+    /// sessions (4 s at most). Returns when it has ended.
     ///
     /// # Errors
     ///
@@ -334,7 +335,7 @@ impl Broker {
         self.access.reload();
     }
 
-    /// Stops at once: what is under way is left as if the process had been killed. [`Broker::wait`]
+    /// Stops at once: work under way is left as if the process had been killed. [`Broker::wait`]
     /// tells when everything is gone.
     pub fn abort(&self) {
         self.abort.cancel();
@@ -353,8 +354,8 @@ impl Broker {
         wait(self.end.clone()).await
     }
 
-    /// Its state in numbers: what a client gets for [`mtimer_protocol::Query::Status`]. `None` if
-    /// it has ended.
+    /// Its state in numbers: a client's answer to [`mtimer_protocol::Query::Status`]. `None` if it
+    /// has ended.
     pub async fn status(&self) -> Option<Status> {
         let place = self.control.reserve().await.ok()?;
         ask(place, &self.control).await

@@ -1,8 +1,8 @@
 //! One connection, from its first byte to the welcome, and its session.
 //!
-//! Purpose: encrypts, reads the hello, and welcomes its sender if there is a slot; whoever is
-//! refused is told why, in clear text if it does not speak TLS.
-//! Not in here: what is in a hello (`handshake`), the session (`session`).
+//! Purpose: encrypts, reads the hello, and welcomes its sender if there is a slot; a refused client
+//! is told why, in clear text if it does not speak TLS.
+//! Not in here: the contents of a hello (`handshake`), the session (`session`).
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -99,7 +99,7 @@ async fn admit(
 }
 
 /// Encrypts a connection, if connections are encrypted here. One whose client does not speak TLS
-/// comes back as it is, with what the client is told in clear text.
+/// comes back as it is, with the message for the client, in clear text.
 async fn encrypt(
     socket: TcpStream,
     peer: SocketAddr,

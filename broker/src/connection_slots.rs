@@ -1,9 +1,9 @@
 //! Slots for connections that have not been admitted.
 //!
-//! Purpose: bounds their number without shutting anybody out for long: where all slots are taken,
-//! a newcomer gets that of the oldest connection. So idle connections hold up nobody. An address
-//! that holds more than half of the slots gives way to all others, and to itself, so that whoever
-//! connects without end pushes out nobody else.
+//! Purpose: bounds their number without shutting anybody out for long: where all slots are taken, a
+//! newcomer gets that of the oldest connection. So idle connections hold up nobody. An address that
+//! holds more than half of the slots gives way to all others, and to itself, so that an address
+//! that connects without end pushes out no other.
 //! Invariants: at most `most` connections have a slot; of an address that holds no more than half
 //! of them nobody loses one within `kept_for`, so that many handshakes that begin at once do not
 //! push each other out.
@@ -102,7 +102,7 @@ impl Held {
     }
 }
 
-/// What counts as one address.
+/// The network that counts as one address.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> NETWORK_BITS << NETWORK_BITS).into(),
@@ -188,7 +188,7 @@ mod tests {
         let third = slots.take(from(3)).unwrap();
         assert_eq!((lost(&others), lost(&greedy)), (0, 1));
         assert!(greedy[0].evicted.is_cancelled(), "the oldest of them");
-        // With half of them it keeps what it has.
+        // With half of them it keeps its slots.
         assert!(slots.take(from(4)).is_none());
         drop(third);
         assert!(slots.take(from(4)).is_some());

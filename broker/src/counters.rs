@@ -1,4 +1,4 @@
-//! What the shell counts beside the engine's own counters.
+//! Counters of the shell, beside the engine's own.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -46,7 +46,7 @@ pub(crate) enum ShellCounter {
     SessionsBroken,
     /// Sessions that were silent for too long.
     HeartbeatsMissed,
-    /// Sessions that did not take what was sent.
+    /// Sessions that did not read their messages.
     WritesStalled,
     /// Sessions that let too much pile up.
     OutboxOverflows,
@@ -153,7 +153,7 @@ pub(crate) struct ShellCounters {
     expiring: AtomicUsize,
     stale: AtomicUsize,
     handovers: Mutex<Handovers>,
-    /// What the reports saw at their last look; none before the first.
+    /// Troubles at the last look of the reports; none before the first.
     troubles: Mutex<Vec<(&'static str, u64)>>,
     /// Who was refused since the reports last looked.
     refused: Mutex<RefusalSummary>,
@@ -176,7 +176,7 @@ impl Default for ShellCounters {
     }
 }
 
-/// What is noted of the cluster node.
+/// Counters of the cluster node.
 #[derive(Clone, Debug, Default)]
 struct NodeCounters {
     counters: Vec<(&'static str, u64)>,
@@ -275,7 +275,7 @@ impl ShellCounters {
         Some(format!("the leader at {leader} cannot be reached: {why}"))
     }
 
-    /// Notes what `mtimer status` is to tell of what is wrong now, by name.
+    /// Notes the present troubles for `mtimer status`, by name.
     pub(crate) fn note_troubles(&self, troubles: Vec<(&'static str, u64)>) {
         *self.troubles.lock() = troubles;
     }

@@ -24,7 +24,7 @@ pub enum StartError {
     Listen {
         /// The address.
         addr: SocketAddr,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
     /// The address for metrics and health probes cannot be used.
@@ -34,7 +34,7 @@ pub enum StartError {
     Http {
         /// The address.
         addr: SocketAddr,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
     /// The system gives no timer for alarms, usually because too many files are open.
@@ -48,7 +48,7 @@ pub enum StartError {
     StoreAway {
         /// How long was tried.
         waited: Duration,
-        /// What came last.
+        /// The last error.
         last: String,
     },
     /// The cluster could not be joined in time.
@@ -104,7 +104,7 @@ pub enum BrokerError {
     Store {
         /// Which partition.
         partition: PartitionId,
-        /// What the store says.
+        /// The store's error.
         source: StoreError,
     },
     /// A defect: a task has panicked.

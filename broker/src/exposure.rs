@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-/// What protects a port.
+/// The protection of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Protection {
     /// Every client has to show a token or a certificate.
@@ -11,7 +11,7 @@ pub(crate) struct Protection {
     pub(crate) is_encrypted: bool,
 }
 
-/// What a port lacks that other machines are to reach.
+/// The missing protection of a port that other machines reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lacks {
     Authentication,
@@ -29,7 +29,7 @@ impl Protection {
         }
     }
 
-    /// Returns what connections are not; `None` if nothing is missing.
+    /// Returns the missing protection, in words; `None` if nothing is missing.
     pub(crate) fn missing(self) -> Option<&'static str> {
         match (self.is_authenticated, self.is_encrypted) {
             (true, true) => None,

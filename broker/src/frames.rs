@@ -1,10 +1,11 @@
 //! Reads the frames of one connection.
 //!
-//! Purpose: turns bytes into frames, charges what it holds to a budget that all connections share,
+//! Purpose: turns bytes into frames, charges their memory to a budget that all connections share,
 //! and ends a connection whose frame does not come.
-//! Invariant: memory follows what has arrived, never what was announced; beyond [`FREE_BYTES`]
-//! every byte of a frame is charged before it is allocated, until the frame is dropped.
-//! Not in here: what a frame means, and how long a frame that is complete may wait.
+//! Invariant: memory follows the bytes that have arrived, never those announced; beyond
+//! [`FREE_BYTES`] every byte of a frame is charged before it is allocated, until the frame is
+//! dropped.
+//! Not in here: the meaning of a frame, and how long a frame that is complete may wait.
 //!
 //! Three rules keep a client from taking memory that others need:
 //!
@@ -34,10 +35,10 @@ pub(crate) use self::budget::ReceiveBudget;
 
 /// Bytes of the length before a frame's body.
 const LENGTH_BYTES: usize = 4;
-/// What a connection may hold of a frame without being charged: its read buffer.
+/// Bytes of a frame that a connection may hold without being charged: its read buffer.
 pub(crate) const FREE_BYTES: usize = 8 * 1024;
 
-/// A frame's body, and what it is charged with.
+/// A frame's body, with its charge.
 #[derive(Debug)]
 pub(crate) struct ReceivedFrame {
     pub(crate) body: BytesMut,
@@ -100,7 +101,7 @@ pub(crate) struct FrameReader<R> {
     limit: usize,
     /// Silence, or too little of a frame, for so long ends the connection.
     window: Duration,
-    /// What was read and belongs to no frame yet.
+    /// Bytes read that belong to no frame yet.
     buffer: BytesMut,
     /// A frame that does not fit the buffer.
     large: Option<Large>,
@@ -127,12 +128,12 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         Self { socket, budget, limit, window, buffer: BytesMut::with_capacity(FREE_BYTES), large: None }
     }
 
-    /// Sets what holds for the frames from now on.
+    /// Sets limit, window and budget of the frames from now on.
     pub(crate) fn begin_session(&mut self, limit: usize, window: Duration, budget: Arc<ReceiveBudget>) {
         (self.limit, self.window, self.budget) = (limit, window, budget);
     }
 
-    /// The connection itself, to read what is not a frame any more.
+    /// The connection itself, to read bytes that are no frames.
     pub(crate) fn socket_mut(&mut self) -> &mut R {
         &mut self.socket
     }
@@ -218,7 +219,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         if held < capacity.min(large.announced) {
             return Ok(false);
         }
-        // Twice what has come, so that memory follows what a client sends.
+        // Twice the bytes that have come, so that memory follows them.
         let more = capacity.min(large.announced - held);
         let evicted_at = large.evicted_at();
         let waited = tokio::select! {

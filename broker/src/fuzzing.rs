@@ -45,7 +45,7 @@ fn reader<'a>(
     FrameReader::new(pieces, limit, Duration::from_secs(60), Arc::new(ReceiveBudget::new(budget)))
 }
 
-/// Waits for what never waits for long: it only needs the timer to be there.
+/// Runs a future that never waits for long: it only needs the runtime's timer.
 fn wait<T>(future: impl Future<Output = T>) -> T {
     thread_local! {
         static RUNTIME: Runtime = tokio::runtime::Builder::new_current_thread()

@@ -48,7 +48,7 @@ pub(crate) enum ReadError {
     Ended,
     /// The connection has ended in the middle of a frame, or failed; nobody is there to be told.
     Lost { truncated: bool, error: FrameError },
-    /// What came is not allowed.
+    /// The hello is not allowed.
     Refused(ConnectionRefusal),
 }
 
@@ -91,7 +91,7 @@ pub(crate) async fn read_hello<R: AsyncRead + Unpin>(
         }
     };
     check(&hello).map_err(ReadError::Refused)?;
-    // Whatever its token allows: who says this has found the way here.
+    // Before the token is checked: a client that says this has found the way here.
     identity.meet(hello.client);
     let guard = access.authenticate(&hello).map_err(|why| {
         let refusal = ConnectionRefusal::new(ShellCounter::AuthRefused, ErrorCode::Unauthorized, why);

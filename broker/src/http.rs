@@ -6,7 +6,7 @@
 //! always gets a slot: beyond [`CONNECTIONS`] the oldest connection is closed, unless it is a
 //! scrape, of which there are [`SCRAPES`] at most. So unauthenticated clients hold up neither
 //! probes nor scrapes. Nothing here can change anything.
-//! Not in here: what the answers say (`metrics`).
+//! Not in here: the contents of the answers (`metrics`).
 
 use std::convert::Infallible;
 use std::io;
@@ -60,17 +60,17 @@ const BACKLOG: u32 = 256;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// What is answered from; `None` while the broker starts.
+/// The source of answers; `None` while the broker starts.
 pub(crate) type Sources = watch::Receiver<Option<Arc<MetricsSource>>>;
 
-/// What serves HTTP: it is there before the partitions are.
+/// The HTTP server: it runs before the broker owns partitions.
 pub(crate) struct Web {
     tasks: Tasks,
     sources: watch::Sender<Option<Arc<MetricsSource>>>,
     addr: Option<SocketAddr>,
 }
 
-/// What all HTTP connections have in common.
+/// State that all HTTP connections share.
 struct HttpContext {
     sources: Sources,
     access: Arc<AccessControl>,
@@ -78,7 +78,7 @@ struct HttpContext {
     scrapes: Arc<Semaphore>,
 }
 
-/// One connection, and what it takes up.
+/// One connection, with its slot.
 struct Visit {
     peer: SocketAddr,
     slot: ConnectionSlot,
@@ -142,7 +142,7 @@ impl Web {
         async move { _ = sources.wait_for(Option::is_some).await.is_ok() }
     }
 
-    /// Its task, and where to put what is answered from.
+    /// Its task, and the channel for the source of answers.
     pub(crate) fn into_parts(self) -> (Tasks, watch::Sender<Option<Arc<MetricsSource>>>) {
         (self.tasks, self.sources)
     }
@@ -223,7 +223,7 @@ async fn serve_one(socket: TcpStream, peer: SocketAddr, context: Arc<HttpContext
     };
     match served {
         Ok(Ok(())) => {}
-        // Whoever sends nonsense, or goes away, does no harm.
+        // A client that sends nonsense, or goes away, does no harm.
         Ok(Err(error)) => {
             if error.is_timeout() {
                 context.counters.refuse(ShellCounter::HandshakesTimedOut, peer, None);

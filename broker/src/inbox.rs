@@ -18,11 +18,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use crate::access::Guard;
 use crate::outbox::Outbox;
 
-/// Events that wait for the engine's task: enough to keep it busy; what they hold is bounded by the
+/// Events that wait for the engine's task: enough to keep it busy; their memory is bounded by the
 /// permits.
 pub(crate) const INBOX: usize = 1_024;
-/// What a query costs of a session's unanswered operations: 50 of them are enough for any display,
-/// and each may walk through a partition.
+/// Unanswered operations that a query counts as: 50 of them are enough for any display, and each
+/// may walk through a partition.
 const QUERY_OPS: usize = MAX_SESSION_INFLIGHT / 50;
 
 /// An event of a session, on its way to the engine.
@@ -32,7 +32,7 @@ pub(crate) struct FromSession {
     pub(crate) what: What,
 }
 
-/// What it is.
+/// The kinds of events.
 #[derive(Debug)]
 pub(crate) enum What {
     /// The first one: the handshake is done.
@@ -43,7 +43,7 @@ pub(crate) enum What {
     Closed,
 }
 
-/// What a message costs until it is answered. Dropping it gives that back.
+/// The cost of a message until it is answered. Dropping the permit gives it back.
 #[derive(Debug, Default)]
 pub(crate) struct IngressPermit {
     ops: Option<OwnedSemaphorePermit>,
@@ -52,7 +52,7 @@ pub(crate) struct IngressPermit {
 }
 
 impl IngressPermit {
-    /// Gives back what is held beyond so many bytes.
+    /// Gives back the permits beyond so many bytes.
     fn shrink(&mut self, bytes: usize) {
         for permit in [&mut self.session_bytes, &mut self.bytes].into_iter().flatten() {
             drop(permit.split(permit.num_permits().saturating_sub(bytes)));
@@ -113,7 +113,7 @@ impl Ingress {
         self.gate.inbox.send(FromSession { session: self.session, what }).await.map_err(|_| EngineGone)
     }
 
-    /// Waits for the budget of a frame of so many bytes and of what it may decode to.
+    /// Waits for the budget of a frame of so many bytes, and of its decoded message.
     pub(crate) async fn reserve(&self, frame: usize) -> Result<IngressPermit, EngineGone> {
         let bytes = frame + most_decoded(frame);
         // Asked for in the same order by everybody, and the engine gives back without asking: no
@@ -142,8 +142,8 @@ impl Ingress {
     }
 }
 
-/// Acquires so many permits; what is over a session's whole allowance alone takes all of it, and
-/// the engine refuses it.
+/// Acquires so many permits; a request beyond a session's whole allowance takes all of it, and the
+/// engine refuses it.
 async fn acquire(from: &Arc<Semaphore>, n: usize, most: usize) -> Result<OwnedSemaphorePermit, EngineGone> {
     let n = u32::try_from(n.min(most)).unwrap_or(u32::MAX);
     from.clone().acquire_many_owned(n).await.map_err(|_| EngineGone)
@@ -179,7 +179,7 @@ fn most_decoded(frame: usize) -> usize {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OutOfPlace(pub(crate) &'static str);
 
-/// What the session itself answers, and what goes to the engine.
+/// Messages that the session itself answers, and those for the engine.
 #[derive(Debug)]
 pub(crate) enum Sorted {
     ForEngine(SessionEvent),
@@ -188,7 +188,7 @@ pub(crate) enum Sorted {
     Pong,
 }
 
-/// What the cluster's task answers.
+/// Messages that the cluster's task answers.
 #[derive(Debug)]
 pub(crate) enum ForCluster {
     Request(PeerRequest),

@@ -5,9 +5,9 @@
 //! health; the acquisitions under way. All of it is polled by the engine's task, so that an answer
 //! takes no detour.
 //! Invariant: the answers of one ownership are given out strictly in the order of its calls, and
-//! before its end: what the store has answered is never taken for unanswered. How many are under
-//! way is the engine's bound.
-//! Not in here: what is called and why.
+//! before its end: a call that the store has answered is never taken for unanswered. How many are
+//! under way is the engine's bound.
+//! Not in here: which calls are made, and why.
 
 mod acquisitions;
 mod tally;
@@ -32,9 +32,9 @@ pub(crate) use self::tally::{ENDS, LaneFigures};
 use crate::acquire::{Acquirer, Assignment};
 use crate::error::BrokerError;
 
-/// What has happened on the lanes.
+/// Events of the lanes.
 pub(crate) enum LaneEvent {
-    /// A call was answered; [`Lanes::next_answer`] gives out what is in order.
+    /// A call was answered; [`Lanes::next_answer`] gives the answers out in order.
     Answered,
     /// A partition's store came or went.
     Health(PartitionId, Health),
@@ -56,7 +56,7 @@ struct Ownership {
     ended: Option<LaneError>,
 }
 
-/// A call that is answered: what kind it was, and how long it took.
+/// A call that is answered: its kind and its duration.
 type Took = (usize, Duration);
 type LaneAnswer = (PartitionId, Epoch, u64, Result<CallAnswer, LaneError>);
 type HealthChanged = (PartitionId, Epoch, Option<watch::Receiver<Health>>);
@@ -95,7 +95,7 @@ impl Lanes {
         }
     }
 
-    /// Begins an ownership. Gives what the engine is to be told: the acquisition, and the health if
+    /// Begins an ownership. Returns the inputs for the engine: the acquisition, and the health if
     /// it is not well.
     pub(crate) fn begin(&mut self, partition: PartitionId, acquired: Acquired) -> Vec<Input> {
         let Acquired { lane, epoch, prior_claim, in_flight } = acquired;

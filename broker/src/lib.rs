@@ -1,7 +1,7 @@
 //! One broker process as a library: the thin shell around [`mtimer_core::Engine`].
 //!
-//! Purpose: clocks, sockets, store lanes and tasks. It turns what happens into the engine's inputs
-//! and carries out its effects. [`start`] gives a running [`Broker`]; [`config`] turns file,
+//! Purpose: clocks, sockets, store lanes and tasks. It turns events into the engine's inputs and
+//! carries out its effects. [`start`] gives a running [`Broker`]; [`config`] turns file,
 //! environment and flags into its options. [`testing`] has a broker for the tests of applications.
 //!
 //! Invariant: one task owns the engine and never waits for a client or a store; everything that can

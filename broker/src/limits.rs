@@ -2,9 +2,9 @@
 //!
 //! Purpose: says which schedules of a request, and which connections, are over a limit, and whose
 //! it is.
-//! Invariant: what is kept of tokens and groups is bounded ([`MAX_LIMITED`]); a refused operation
-//! uses up nothing of any limit.
-//! Not in here: what a limit is ([`mtimer_access::Limits`]), permissions
+//! Invariant: the tokens and groups that are tracked are bounded ([`MAX_LIMITED`]); a refused
+//! operation uses up nothing of any limit.
+//! Not in here: the kinds of limits ([`mtimer_access::Limits`]), permissions
 //! ([`crate::screening`]).
 //!
 //! Pending timers are those in memory or parked. The engine's task counts them every second
@@ -55,7 +55,7 @@ impl fmt::Display for Whose {
     }
 }
 
-/// What a token or a group has used.
+/// The usage of a token or a group.
 #[derive(Debug)]
 struct Usage {
     bucket: Option<TokenBucket>,
@@ -356,7 +356,7 @@ impl UsageTable {
     }
 }
 
-/// What is over a limit, for people.
+/// A limit that is exceeded, for messages.
 #[derive(Debug)]
 struct OverLimit {
     whose: Whose,

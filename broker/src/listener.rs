@@ -4,7 +4,7 @@
 //! none fails unseen.
 //! Invariant: connections in their handshake have one of [`ConnectionSlots`] before a byte is read;
 //! sessions are capped when they are welcomed.
-//! Not in here: what a connection says.
+//! Not in here: the messages of a connection.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! What was lost lately, for `mtimer status`: how much, since when, and when last.
+//! Recent losses, for `mtimer status`: how much, since when, and when last.
 //!
 //! Invariant: a loss is told until [`SHOWN_MS`] after the last one of its kind; its size does not
 //! depend on how much was lost.
@@ -10,8 +10,8 @@ use mtimer_types::Time;
 /// How long after the last loss of a kind it is told, ms.
 pub(crate) const SHOWN_MS: u64 = 3_600_000;
 
-/// Kinds of losses, by the names of what is told: how many, how long ago the first was and the
-/// last, ms.
+/// Kinds of losses, each with the names of its numbers: how many, how long ago the first was and
+/// the last, ms.
 const KINDS: [[&str; 3]; 5] = [
     ["rolled_back_lately", "rolled_back_first_ms", "rolled_back_last_ms"],
     ["dead_letters_lately", "dead_letters_first_ms", "dead_letters_last_ms"],
@@ -20,7 +20,7 @@ const KINDS: [[&str; 3]; 5] = [
     ["lost_slots_lately", "lost_slots_first_ms", "lost_slots_last_ms"],
 ];
 
-/// What was lost since the start, by kind.
+/// Losses since the start, by kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct LossTotals {
     /// Ownerships that ended because the store had lost writes.
@@ -67,7 +67,7 @@ impl Losses {
         }
     }
 
-    /// What is told, by name; all of it is 0 while nothing was lost.
+    /// The numbers, by name; all are 0 while nothing was lost.
     pub(crate) fn numbers(&self, now: Time) -> impl Iterator<Item = (&'static str, u64)> {
         KINDS.into_iter().zip(self.lately).flat_map(move |(names, lately)| {
             let numbers = lately.map_or([0; 3], |RecentLoss { count, first, last }| {
@@ -84,7 +84,7 @@ mod tests {
 
     const NOW: Time = Time::from_ms(1_000_000);
 
-    /// What is told of dead letters after a look at this time.
+    /// The numbers of dead letters after a look at this time.
     fn told(losses: &mut Losses, after_ms: u64, dead_letters: u64) -> [u64; 3] {
         let now = NOW + after_ms;
         losses.look(now, LossTotals { dead_letters, ..LossTotals::default() });

@@ -1,11 +1,11 @@
-//! What the engine's task tells of itself for metrics.
+//! The state of the engine's task, for metrics.
 
 use mtimer_core::figures::Figures;
 use mtimer_types::Time;
 
 use crate::lanes::LaneFigures;
 
-/// What the engine's task shows of itself.
+/// The state of the engine's task.
 #[derive(Debug)]
 pub(crate) struct Observed {
     pub(crate) now: Time,

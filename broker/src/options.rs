@@ -1,4 +1,4 @@
-//! What can be set of a broker, and the ranges that are allowed.
+//! Options of a broker, and their ranges.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,8 +15,7 @@ use crate::clock::{HostClock, SystemClock};
 use crate::exposure::Lacks;
 use crate::traces::SpanSink;
 
-/// What can be set of a broker. [`Default`] gives a broker on 127.0.0.1:7400 that lets everybody
-/// in.
+/// Options of a broker. [`Default`] gives a broker on 127.0.0.1:7400 that lets everybody in.
 #[derive(Clone, Debug)]
 pub struct BrokerOptions {
     /// Where clients connect; port 0 takes any free port (see
@@ -27,7 +26,7 @@ pub struct BrokerOptions {
     /// The engine's own options. The number of partitions is the store's, and a seed of 0 means a
     /// random one.
     pub engine: EngineOptions,
-    /// Who may open a session, and what it may do there.
+    /// Who may open a session, with which permissions.
     pub access: AccessOptions,
     /// Limits of groups at this broker, by name; `*` stands for every group that has none of its
     /// own.
@@ -65,7 +64,7 @@ pub struct BrokerOptions {
     pub traces: Option<Arc<dyn SpanSink>>,
 }
 
-/// What can be set of a broker's part in a cluster.
+/// Options of a broker's part in a cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClusterOptions {
     /// Where clients and other brokers reach this one, `host:port`; `None`: where it listens.
@@ -143,11 +142,11 @@ impl Default for BrokerOptions {
 pub struct InvalidOptions {
     /// The setting's name, as in the file.
     pub option: &'static str,
-    /// What was given.
+    /// The given value.
     pub value: String,
     /// The range.
     pub allowed: String,
-    /// What to do.
+    /// The fix.
     pub fix: &'static str,
 }
 
@@ -161,11 +160,11 @@ const MAX_SPAN: Duration = Duration::from_secs(86_400);
 const MIN_MEMORY: u64 = 1024 * 1024;
 /// Most memory for frames that are being received, bytes: a largest one of each of 1,000 clients.
 const MAX_RECEIVING_BYTES: usize = 4_000 * 1024 * 1024;
-/// Most memory for what waits to be read, bytes: the largest outbox of each of 60 clients.
+/// Most memory for messages that wait to be read, bytes: the largest outbox of each of 60 clients.
 const MAX_OUTBOXES_BYTES: usize = 4_000 * 1024 * 1024;
 /// Most destinations with metrics of their own: a scrape has to stay small.
 const MAX_METRICS_DESTINATIONS: usize = 10_000;
-/// Longest preload window, ms: beyond it memory holds what will not be needed for long.
+/// Longest preload window, ms: beyond it memory holds timers that are not needed for long.
 const MAX_PRELOAD_MS: u64 = 600_000;
 /// Longest wait of a due timer for a session before it is parked, ms.
 const MAX_PARK_AFTER_MS: u64 = 60_000;
@@ -175,7 +174,7 @@ impl BrokerOptions {
     ///
     /// # Errors
     ///
-    /// [`InvalidOptions`] with the option's name, its value and what is allowed.
+    /// [`InvalidOptions`] with the option's name, its value and the allowed range.
     pub fn validate(&self) -> Result<(), InvalidOptions> {
         check_cluster(&self.cluster)?;
         self.check_exposure()?;
@@ -211,8 +210,8 @@ impl BrokerOptions {
         check_engine(&self.engine)
     }
 
-    /// Checks what other machines can reach: only what is authenticated and encrypted, unless more
-    /// is wanted.
+    /// Checks the ports that other machines can reach: they are authenticated and encrypted, unless
+    /// `insecure` is set.
     fn check_exposure(&self) -> Result<(), InvalidOptions> {
         if self.access.insecure {
             return Ok(());
@@ -245,7 +244,7 @@ impl BrokerOptions {
         Ok(())
     }
 
-    /// Checks what has to be there if the store is one that brokers share.
+    /// Checks the settings that a store shared by brokers requires.
     pub(crate) fn check_shared(&self) -> Result<(), InvalidOptions> {
         match &self.access.tls {
             Some(tls) if tls.ca.is_none() => Err(InvalidOptions {

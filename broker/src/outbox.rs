@@ -1,5 +1,5 @@
-//! What waits to be sent to sessions, bounded in bytes: of one session ([`Outbox`]), and of all
-//! together ([`Outboxes`]).
+//! Messages that wait to be sent to sessions, bounded in bytes: of one session ([`Outbox`]), and of
+//! all together ([`Outboxes`]).
 //!
 //! Purpose: the engine's task puts messages in without ever waiting; the session's writer takes
 //! them out. Clients that do not read cost the broker a fixed amount of memory, however many they
@@ -53,7 +53,7 @@ struct OutboxState {
     messages: VecDeque<(ServerMessage, usize)>,
     /// Weight of everything put in and not sent yet.
     bytes: usize,
-    /// No more messages are taken; the writer ends when it has sent what is there.
+    /// No more messages are taken; the writer ends when it has sent those that are there.
     closed: bool,
     overflow: Option<Overflow>,
 }
@@ -119,7 +119,8 @@ impl Outbox {
         self.changed.notify_one();
     }
 
-    /// Throws away what waits, and ends the session. It is told why, unless memory has run out.
+    /// Throws away the waiting messages, and ends the session. It is told why, unless memory has
+    /// run out.
     pub(crate) fn overflow(&self, over: Overflow) {
         let mut state = self.state();
         if state.closed {
@@ -211,7 +212,7 @@ impl Drop for Outbox {
     }
 }
 
-/// Takes messages out until they weigh `most`, and what they weigh.
+/// Takes messages out until they weigh `most`. Returns them and their weight.
 fn take_from(messages: &mut VecDeque<(ServerMessage, usize)>, most: usize) -> (Vec<ServerMessage>, usize) {
     let (mut taken, mut sum) = (Vec::new(), 0);
     while sum < most

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 /// A timer that is set to one instant at a time.
 pub(crate) struct Precise {
     timer: KernelTimer,
-    /// What the timer was set to last: it is set to each instant once.
+    /// The instant that the timer was set to last: it is set to each instant once.
     set_to: Option<Instant>,
 }
 

@@ -1,6 +1,6 @@
 //! Who was refused lately, for the log.
 //!
-//! Invariant: its size is bounded, whoever knocks and however often; it holds no secret.
+//! Invariant: its size is bounded, for any number of clients and attempts; it holds no secret.
 //! Not in here: when it is logged (`reports`), metrics.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +10,7 @@ use std::net::IpAddr;
 /// Peers and tokens that are named at most, of each kind.
 const MAX_NAMED: usize = 10;
 
-/// What was refused since the last report.
+/// Refusals since the last report.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct RefusalSummary {
     /// How often, by the name of the counter.

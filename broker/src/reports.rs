@@ -1,12 +1,11 @@
-//! What operators read in the log about timers: a few lines every ten seconds, and none while all
-//! is well.
+//! Log lines about timers for operators: a few every ten seconds, and none while all is well.
 //!
 //! Purpose: a destination that nobody serves, that falls behind, or whose handlers always fail; a
 //! store that answers slowly; dead letters, deliveries without an outcome in time, refused
 //! operations, limits that were reached, and connections and messages that were refused, summed up.
 //! Invariant: the number of lines does not depend on the number of timers, and of destinations
 //! there are [`MOST_LINES`] at most.
-//! Not in here: what the figures are ([`mtimer_core::figures`]); metrics.
+//! Not in here: the figures ([`mtimer_core::figures`]); metrics.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -91,7 +90,7 @@ enum LogReport {
     SlowStore { slow: u64, calls: u64 },
     /// Ownerships of partitions that have ended unexpectedly, by reason.
     Lost(Vec<(&'static str, u64)>),
-    /// What was refused because of a limit, by limit and whose it is.
+    /// Refusals because of a limit, by limit and owner.
     Limited(Vec<(String, u64)>),
     /// Connections and messages of unauthenticated clients, and of clients that lack a permission.
     AccessRefused(RefusalSummary),
@@ -100,9 +99,9 @@ enum LogReport {
 /// How a destination fares.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum DestinationHealth {
-    /// What is due is delivered.
+    /// Due timers are delivered.
     Served,
-    /// What is due waits for handlers.
+    /// Due timers wait for handlers.
     Behind,
     /// Nobody is registered.
     Unserved,
@@ -156,7 +155,7 @@ impl HealthReporter {
         reports
     }
 
-    /// What became of partitions since the last look. `replayed`, `ended`: counts since the start.
+    /// Changes of partitions since the last look. `replayed`, `ended`: counts since the start.
     fn partitions(&mut self, replayed: u64, ended: [u64; ENDS.len()]) -> Vec<LogReport> {
         let again = replayed.saturating_sub(std::mem::replace(&mut self.replayed, replayed));
         let lost = grown(ENDS, &std::mem::replace(&mut self.ended, ended), &ended);
@@ -166,8 +165,8 @@ impl HealthReporter {
         replayed.into_iter().chain(lost).collect()
     }
 
-    /// Whether the store was slow since the last look. `calls`: what calls took since the start, by
-    /// kind.
+    /// Whether the store was slow since the last look. `calls`: durations of calls since the start,
+    /// by kind.
     fn store(&mut self, calls: &[(&'static str, Durations)]) -> Option<LogReport> {
         let first_slow = BUCKETS_MS.partition_point(|bound| *bound <= SLOW_MS);
         let awaited = calls.iter().filter(|(kind, _)| AWAITED_CALLS.contains(kind));
@@ -181,7 +180,7 @@ impl HealthReporter {
         is_slow.then_some(LogReport::SlowStore { slow, calls })
     }
 
-    /// What is wrong as of the last look, in numbers, by the names that `mtimer status` knows. 0 is
+    /// Troubles as of the last look, in numbers, by the names that `mtimer status` knows. 0 is
     /// well, but for the budget.
     fn troubles(&mut self, now: Time, figures: &Figures, doubtful: u64) -> Vec<(&'static str, u64)> {
         let in_state = |state| self.troubled.values().filter(|s| **s == state).count() as u64;
@@ -353,7 +352,7 @@ impl LogReport {
     }
 }
 
-/// What was lost since the start.
+/// Losses since the start.
 fn lost_by_now(observed: &Observed, of_store: impl Fn(&str) -> u64) -> LossTotals {
     let rolled_back = ENDS.iter().position(|reason| *reason == "rolled_back");
     let Figures { tallies, counters, .. } = &observed.engine;

@@ -1,7 +1,7 @@
-//! What becomes of a message of a session with a token: allowed, answered with a refusal, or the
-//! end of the session.
+//! Screening of messages from sessions with a token: allowed, answered with a refusal, or the end
+//! of the session.
 //!
-//! Not in here: what a message needs ([`mtimer_access::needs`]), sockets.
+//! Not in here: the permission that a message needs ([`mtimer_access::needs`]), sockets.
 
 use mtimer_access::{Principal, denied_ops, needs};
 use mtimer_core::DeniedOp;

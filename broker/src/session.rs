@@ -1,10 +1,10 @@
 //! One session, from its welcome to its end.
 //!
-//! Purpose: reads messages and hands them to the engine's task; writes what the engine's task has
-//! put into the outbox; notices when the other side has gone silent.
-//! Invariant: whoever is refused or closed by us is counted and told why (`Refused`), unless memory
-//! for answers has run out; the engine hears of a session's end exactly once.
-//! Not in here: what comes before the welcome (`connection`), what messages mean.
+//! Purpose: reads messages and hands them to the engine's task; writes the messages that the
+//! engine's task has put into the outbox; notices when the other side has gone silent.
+//! Invariant: a session that the broker refuses or closes is counted and told why (`Refused`),
+//! unless memory for answers has run out; the engine hears of a session's end exactly once.
+//! Not in here: the steps before the welcome (`connection`), the meaning of messages.
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -40,7 +40,7 @@ pub(crate) const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
 /// the connection before the client has read them.
 const LINGER_BYTES: u64 = 1024 * 1024;
 
-/// What all sessions have in common.
+/// State that all sessions share.
 pub(crate) struct SessionContext {
     pub(crate) gate: Gate,
     pub(crate) clock: Arc<BrokerClock>,
@@ -60,7 +60,7 @@ pub(crate) struct SessionContext {
     pub(crate) heartbeat: Duration,
     pub(crate) heartbeat_timeout: Duration,
     pub(crate) handshake_timeout: Duration,
-    /// What every welcome says; the session's number and the time are filled in.
+    /// The welcome of every session; its number and the time are filled in.
     pub(crate) welcome: Welcome,
     /// The broker is stopping: nobody is welcomed any more.
     pub(crate) stopping: CancellationToken,
@@ -114,7 +114,7 @@ pub(crate) struct Session<'a> {
     pub(crate) role: Role,
     /// `None`: it may do everything.
     pub(crate) guard: Option<Arc<Guard>>,
-    /// What counts for its token.
+    /// Its count among the connections of its token.
     pub(crate) connection: Option<&'a CountedConnection>,
     pub(crate) context: &'a SessionContext,
 }
@@ -191,7 +191,7 @@ impl Session<'_> {
                 Ok(frame) => frame,
                 Err(error) => return self.unreadable(error.into()),
             };
-            // What other brokers and observers send is small, and must not wait behind clients.
+            // Messages of other brokers and observers are small, and must not wait behind clients.
             let permit = match self.role {
                 Role::Client => ingress.reserve(frame.body.len()).await,
                 Role::Broker | Role::Observer => Ok(IngressPermit::default()),
@@ -367,7 +367,7 @@ impl SessionContext {
     }
 }
 
-/// The welcome of a broker, but for what is different for every session.
+/// The welcome of a broker, but for the parts that differ between sessions.
 pub(crate) fn welcome(
     cluster: String,
     store: mtimer_store::StoreInfo,

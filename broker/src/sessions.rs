@@ -1,9 +1,10 @@
 //! The sessions, as the engine's task sees them.
 //!
-//! Purpose: what is sent to a session goes into its outbox, screened by what its token may see.
+//! Purpose: messages to a session go into its outbox, screened by the permissions of its token.
 //! Invariant: the permit of a request or a query is kept until the answer is sent, or the session
 //! is over.
-//! Not in here: what is sent, and why ([`crate::shell`]); the connection ([`crate::session`]).
+//! Not in here: which messages are sent, and why ([`crate::shell`]); the connection
+//! ([`crate::session`]).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ pub(crate) struct Sessions(HashMap<SessionId, OpenSession>);
 /// A session that is open.
 struct OpenSession {
     outbox: Arc<Outbox>,
-    /// What it may see; `None`: everything.
+    /// Its permissions; `None`: all.
     guard: Option<Arc<Guard>>,
     /// Of requests and queries that are not answered. A client may use a number twice.
     permits: HashMap<CorrelationId, Vec<IngressPermit>>,
@@ -36,7 +37,7 @@ enum CorrelationId {
 }
 
 impl CorrelationId {
-    /// What an event asks for.
+    /// The number that an event brings.
     fn by(event: &SessionEvent) -> Option<Self> {
         match event {
             SessionEvent::Request(request) | SessionEvent::Screened { request, .. } => {
@@ -47,7 +48,7 @@ impl CorrelationId {
         }
     }
 
-    /// What a message answers.
+    /// The number that a message answers.
     const fn answered_by(message: &ServerMessage) -> Option<Self> {
         match message {
             ServerMessage::Reply { corr, .. } => Some(Self::Request(*corr)),
@@ -78,8 +79,8 @@ impl Sessions {
         self.0.remove(&session).is_some()
     }
 
-    /// Keeps the permit of what a session has sent until it is answered; what needs no answer gives
-    /// it back at once. Whether the session is open.
+    /// Keeps the permit of a session's message until it is answered; one that needs no answer gives
+    /// it back at once. Returns whether the session is open.
     pub(crate) fn keep(&mut self, session: SessionId, event: &SessionEvent, permit: IngressPermit) -> bool {
         let Some(open) = self.0.get_mut(&session) else { return false };
         if let Some(id) = CorrelationId::by(event) {

@@ -1,6 +1,6 @@
 //! The engine's task: the one place where the engine is called.
 //!
-//! Purpose: a loop that waits for one [`ShellEvent`], hands it and whatever else is there to the
+//! Purpose: a loop that waits for one [`ShellEvent`], hands it and all other waiting events to the
 //! engine, flushes once, and carries out the effects.
 //! Invariant: between two waits everything is synchronous; nothing here waits for a client or for
 //! the store, and one round takes a bounded amount of work, so that alarms are not late because of
@@ -46,14 +46,14 @@ const ROUND_ANSWERS: usize = 256;
 /// The broker's own session, for its own questions.
 const SELF: SessionId = SessionId(0);
 
-/// What others want of the engine's task.
+/// Requests to the engine's task.
 #[derive(Debug)]
 pub(crate) enum Control {
     /// Stop gracefully.
     Stop,
     /// Tell the state, as clients see it; counts in the store.
     Status(oneshot::Sender<Status>),
-    /// Count what the store holds; `None`: not all partitions could be counted.
+    /// Count the timers in the store; `None`: not all partitions could be counted.
     Stored(oneshot::Sender<Option<Census>>),
     /// Tell the state for metrics, with the figures of so many destinations.
     Observe(usize, oneshot::Sender<Observed>),
@@ -61,7 +61,7 @@ pub(crate) enum Control {
     Unready(oneshot::Sender<Vec<String>>),
 }
 
-/// What the shell's loop waits for.
+/// Events that the shell's loop waits for.
 enum ShellEvent {
     /// Time has come: an alarm, a timeout of the engine, or the deadline of a phase of the stop.
     Time,
@@ -87,7 +87,7 @@ pub(crate) struct Shell {
     /// Questions of the broker itself, by number.
     questions: HashMap<u64, oneshot::Sender<Status>>,
     last_question: u64,
-    /// Who waits for what the store holds.
+    /// Callers that wait for the count of the store.
     stored_for: Vec<oneshot::Sender<Option<Census>>>,
     effects: Vec<Effect>,
     phase: StopPhase,
@@ -101,15 +101,14 @@ pub(crate) struct Shell {
     load_posted: u64,
     /// Partitions that are being given up, and since when.
     giving_up: HashMap<PartitionId, Instant>,
-    /// Lower bound of what sessions have been told of the cluster clock minus the monotonic clock,
-    /// µs.
+    /// Lower bound of the cluster clock minus the monotonic clock that sessions have been told, µs.
     announced_offset: i64,
     /// Spans of traced timers, if they are wanted.
     traces: Option<Traces>,
     deaths: DeathLog,
 }
 
-/// What a shell is made of.
+/// Parts of a shell.
 pub(crate) struct ShellParts {
     pub(crate) engine: Engine,
     pub(crate) clock: Arc<BrokerClock>,
@@ -201,7 +200,7 @@ impl Shell {
         let phase_end = self.phase.until();
         let first = [tick, count, phase_end].into_iter().flatten().min();
         tokio::select! {
-            // What is rare comes first; of the others, more is taken after every event anyway.
+            // Rare events come first; more of the others is taken after every event anyway.
             biased;
             () = self.wheel.due() => ShellEvent::Time,
             () = self.clock.moved() => ShellEvent::ClockMoved,
@@ -231,7 +230,7 @@ impl Shell {
         Ok(())
     }
 
-    /// Takes more of what is there already, up to a round's work.
+    /// Takes more of the waiting events, up to a round's work.
     fn take_what_is_there(&mut self) -> Result<(), BrokerError> {
         for _ in 0..ROUND_ANSWERS {
             let Some(event) = self.lanes.next().now_or_never() else { break };
@@ -281,7 +280,7 @@ impl Shell {
             Control::Stop => self.begin_stop(),
             Control::Status(to) => self.ask_for_status(to),
             Control::Stored(to) => {
-                // Whoever has given up waits no more.
+                // Callers that have given up wait no more.
                 self.stored_for.retain(|to| !to.is_closed());
                 self.stored_for.push(to);
                 self.handle(Input::CountStored);

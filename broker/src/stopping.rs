@@ -1,6 +1,6 @@
 //! How far a graceful stop has come.
 //!
-//! A decision without I/O: [`StopPhase::next`] says what follows. Not in here: doing it
+//! A decision without I/O: [`StopPhase::next`] gives the next step. Not in here: doing it
 //! ([`crate::shell`]).
 
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub(crate) enum StopPhase {
     Released,
 }
 
-/// What follows a phase.
+/// The step after a phase.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum StopStep {
     /// Accept no more work. Nobody has taken the partitions over in time.
@@ -52,7 +52,7 @@ impl StopPhase {
         }
     }
 
-    /// What is to be done now, with so many deliveries without an outcome.
+    /// Decides the next step, with so many deliveries without an outcome.
     pub(crate) fn next(self, now: Instant, unsettled: usize) -> Option<StopStep> {
         let is_late = self.until().is_some_and(|until| until <= now);
         match self {

@@ -1,8 +1,8 @@
 //! The supervision of a broker's tasks.
 //!
 //! Purpose: names each task, and ends all of them with the first that ends or fails.
-//! Invariant: every task belongs to one set; how the broker ended is what the first task that ended
-//! said, unless a later one failed.
+//! Invariant: every task belongs to one set; the broker's end is that of the first task that ended,
+//! unless a later one failed.
 
 use std::collections::HashMap;
 use std::time::Duration;

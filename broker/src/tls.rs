@@ -1,6 +1,6 @@
-//! The broker's TLS: certificates of its ports, and what it shows to other brokers.
+//! The broker's TLS: certificates of its ports, and its own for other brokers.
 //!
-//! Invariant: a file that cannot be read or used changes nothing: what was read last stays in use.
+//! Invariant: a file that cannot be read or used changes nothing: the files read last stay in use.
 //! Not in here: handshakes and the checking of certificates ([`mtimer_tls`]).
 
 use std::fs::File;
@@ -19,8 +19,8 @@ pub struct BrokerTlsOptions {
     pub certificate: PathBuf,
     /// The key of that certificate.
     pub key: PathBuf,
-    /// The authorities that sign clients' certificates, and other brokers'; with it, whoever has
-    /// none is refused.
+    /// The authorities that sign clients' certificates, and other brokers'; with it, a client
+    /// without a certificate is refused.
     pub client_ca: Option<PathBuf>,
     /// The authorities that sign the certificates of other brokers' ports.
     pub ca: Option<PathBuf>,
@@ -59,7 +59,7 @@ impl BrokerTlsOptions {
     }
 }
 
-/// What the files say.
+/// The configuration in the files.
 #[derive(Debug)]
 pub(crate) struct BrokerTls {
     options: BrokerTlsOptions,

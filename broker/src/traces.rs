@@ -1,8 +1,8 @@
-//! Spans of timers that belong to a trace: how long one waited, and what came of each delivery.
+//! Spans of timers that belong to a trace: how long one waited, and the outcome of each delivery.
 //!
-//! Purpose: from the messages that pass the engine's task, and from what the engine says of traced
-//! deliveries, to a [`SpanSink`], which exports them.
-//! Invariant: nothing is kept of a timer without a sampled `traceparent`. What is kept of others is
+//! Purpose: makes spans from the messages that pass the engine's task and from the engine's notes
+//! on traced deliveries, for a [`SpanSink`], which exports them.
+//! Invariant: nothing is kept of a timer without a sampled `traceparent`. The state of others is
 //! bounded by [`MAX_TRACED_DELIVERIES`]; beyond it deliveries go on, without spans.
 //! Not in here: how spans are exported ([`crate::otel`], or a sink of one's own).
 
@@ -40,11 +40,11 @@ pub struct TimerSpan {
     pub begin: Time,
     /// When it ended, by the cluster clock; not before it began.
     pub end: Time,
-    /// What it is a span of.
+    /// The part of a timer's life that it covers.
     pub part: TimerPart,
 }
 
-/// Says what a span is a span of.
+/// Names the part of a timer's life that a span covers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TimerPart {
     /// From when a broker took the schedule until the timer was due.
@@ -55,14 +55,14 @@ pub enum TimerPart {
         epoch: Epoch,
         /// 1 for the first delivery.
         attempt: u32,
-        /// What came of it.
+        /// Its outcome.
         outcome: DeliveryOutcome,
         /// The error of a failed attempt; empty if there is none.
         error: Box<str>,
     },
 }
 
-/// Says what came of a delivery.
+/// Names the outcome of a delivery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeliveryOutcome {
     /// The handler was done.
@@ -107,7 +107,7 @@ struct SentDelivery {
     attempt: u32,
 }
 
-/// What the engine's task knows of traced timers.
+/// State of traced timers in the engine's task.
 #[derive(Debug)]
 pub(crate) struct Traces {
     sink: Arc<dyn SpanSink>,
@@ -184,7 +184,7 @@ impl Traces {
         self.end(id, sent, outcome, error, now);
     }
 
-    /// An ownership has ended: whoever has the partition next learns what comes of its deliveries.
+    /// An ownership has ended: the next owner learns the outcomes of its deliveries.
     pub(crate) fn lost(&mut self, partition: PartitionId, now: Time) {
         let lost: Vec<TimerId> = self.sent.keys().filter(|id| id.partition() == partition).copied().collect();
         lost.into_iter().for_each(|id| self.settled(id, None, now));
@@ -218,8 +218,8 @@ fn context(headers: &Headers) -> Option<TraceContext> {
     headers.get(TRACEPARENT).and_then(TraceContext::parse).filter(TraceContext::is_sampled)
 }
 
-/// Writes into a timer when it came, in front of what others have in its `tracestate`, as W3C asks
-/// for. If that does not fit, it does without.
+/// Writes the arrival time into a timer's `tracestate`, in front of the others' entries, as W3C
+/// requires. Leaves it out if it does not fit.
 fn stamp(timer: &mut Timer, now: Time) {
     let others = timer.headers.get(TRACESTATE).unwrap_or_default().split(',').map(str::trim);
     let others = others.filter(|entry| !entry.is_empty() && !entry.starts_with(STATE_KEY));
@@ -285,7 +285,7 @@ mod tests {
         }
     }
 
-    /// What a schedule with these headers has when the engine gets it.
+    /// The headers of a schedule with these ones when the engine gets it.
     fn seen(pairs: &[(&str, &str)]) -> Headers {
         let timer = Timer {
             headers: headers(pairs),

@@ -8,7 +8,7 @@
 //!
 //! Deadlines are instants of the runtime, derived from the clock's present estimate:
 //! [`Wheel::rederive`] when the two have moved against each other. The queue cannot hold more than
-//! 2^36-1 ms, so it is given a day at most, and what comes back too soon goes in again.
+//! 2^36-1 ms, so it is given a day at most, and a deadline that comes back too soon goes in again.
 //!
 //! Not in here: which timer an alarm is for (the engine knows).
 
@@ -35,9 +35,9 @@ const LONGEST: Duration = Duration::from_secs(86_400);
 pub(crate) struct Wheel {
     clock: Arc<BrokerClock>,
     queue: DelayQueue<Time>,
-    /// What is in the queue.
+    /// Deadlines in the queue.
     far: HashMap<Time, Key>,
-    /// What has left the queue and is not due yet.
+    /// Deadlines that have left the queue and are not due yet.
     near: BTreeSet<Time>,
     precise: Precise,
 }
@@ -87,7 +87,7 @@ impl Wheel {
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost: what has left the queue is kept beside it.
+    /// Nothing is lost: deadlines that have left the queue are kept beside it.
     pub(crate) async fn due(&mut self) {
         loop {
             let Some(first) = self.near.first() else {
@@ -151,7 +151,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn alarms_ring_once_each_in_order_and_never_early() {
         let (mut wheel, clock) = wheel();
-        // Beyond what the queue can hold, far, near, due already, and some of them twice.
+        // Beyond the range of the queue, far, near, due already, and some of them twice.
         let ahead = [0, 1, 2, 3, 4, 5, 400, 401, 86_400_000 + 7, 200_000_000_000, 3 * 86_400_000];
         ahead.iter().chain(&ahead).for_each(|ms| wheel.arm(at(*ms)));
         let mut sorted = ahead;

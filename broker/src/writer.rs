@@ -1,10 +1,10 @@
-//! A session's writer: encodes what the outbox holds and puts it on the wire.
+//! A session's writer: encodes the messages of the outbox and puts them on the wire.
 //!
 //! Purpose: frames are encoded here, on the session's task, many into one write; a heartbeat goes
 //! out when nothing else did.
 //! Invariant: no message is dropped in silence. One that fits no frame goes out in parts, or as an
 //! error in its place.
-//! Not in here: what is sent and when.
+//! Not in here: which messages are sent, and when.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ use crate::outbox::Outbox;
 
 /// Bytes of messages that are encoded before they are written.
 const CHUNK: usize = 256 * 1024;
-/// Capacity of the buffer that a session keeps between two writes: it is not counted with what
-/// waits, and all of [`MAX_SESSIONS`](mtimer_types::limits::MAX_SESSIONS) may have it.
+/// Capacity of the buffer that a session keeps between two writes: it is not counted with the
+/// waiting messages, and all of [`MAX_SESSIONS`](mtimer_types::limits::MAX_SESSIONS) may have it.
 const KEPT: usize = 16 * 1024;
 
 /// Why a writer ended before its outbox was closed.
@@ -36,7 +36,7 @@ pub(crate) enum WriteError {
     Encode(#[from] EncodeError),
 }
 
-/// How often something is sent, and the time in which the other side has to take what
+/// How often something is sent, and the time in which the other side has to take as many bytes as
 /// [`MIN_FRAME_RATE`](mtimer_types::limits::MIN_FRAME_RATE) demands.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
@@ -142,7 +142,7 @@ fn in_place_of(message: ServerMessage, error: &EncodeError) -> Option<ServerMess
     let text = |what: &str| format!("{what} does not fit: {error}");
     match message {
         ServerMessage::Reply { corr, replies } => {
-            // What was done is done; the client can ask for each.
+            // Operations that were done stay done; the client can ask for each.
             let code = ErrorCode::Unknown;
             let mut replies = vec![OpReply::Failed { code, message: String::new() }; replies.len()];
             if let Some(first) = replies.first_mut() {
@@ -198,7 +198,7 @@ mod tests {
         Outbox::open(usize::MAX, &Arc::new(Outboxes::new(usize::MAX)))
     }
 
-    /// What a client reads when these messages are sent.
+    /// The messages that a client reads when these are sent.
     async fn over_the_wire(messages: Vec<ServerMessage>) -> (Vec<ServerMessage>, ShellCounters) {
         let counters = ShellCounters::default();
         let outbox = outbox();

@@ -14,6 +14,8 @@ use markdown::{blocks, code_spans, documents, files, prose, read, root};
 
 #[path = "docs/commands.rs"]
 mod commands;
+#[path = "docs/limits.rs"]
+mod limits;
 #[path = "docs/markdown.rs"]
 mod markdown;
 #[path = "docs/place.rs"]

@@ -1,8 +1,8 @@
 //! When certificates expire that this broker has in files: its own, those of authorities, and those
 //! for Redis.
 //!
-//! Invariant: a file that cannot be read, or has no certificate in it, changes nothing: what it had
-//! before counts. Whoever uses the file says what is wrong with it.
+//! Invariant: a file that cannot be read, or has no certificate in it, changes nothing: its former
+//! contents count. The user of the file reports the fault.
 //! Not in here: when that is logged (`expiry`).
 
 use std::fs::File;
@@ -18,10 +18,10 @@ use super::options::AccessOptions;
 /// The settings that name files of certificates.
 pub(crate) const CERTIFICATE_FILES: [&str; 5] =
     ["tls-cert", "tls-client-ca", "tls-ca", "redis-tls-cert", "redis-tls-ca"];
-/// Most bytes of a file: what TLS takes.
+/// Most bytes of a file, as for TLS.
 const MAX_FILE: u64 = 1024 * 1024;
 
-/// When what is in each of [`CERTIFICATE_FILES`] expires; `None`: never, or there is none.
+/// When the certificates of each of [`CERTIFICATE_FILES`] expire; `None`: never, or there is none.
 pub(super) type FileExpiries = [Option<Time>; CERTIFICATE_FILES.len()];
 
 /// When each certificate in the files of [`CERTIFICATE_FILES`] expires.
@@ -49,7 +49,8 @@ impl CertificateExpiries {
         }
     }
 
-    /// When what is in each file expires. Which of several certificates counts changes with time.
+    /// When the certificates of each file expire. Which of several certificates counts changes with
+    /// time.
     pub(super) fn expiries(&self, now: Time) -> FileExpiries {
         let mut expiries = FileExpiries::default();
         for ((setting, all), expiry) in CERTIFICATE_FILES.into_iter().zip(&self.0).zip(&mut expiries) {
@@ -94,9 +95,9 @@ mod tests {
     use crate::tls::BrokerTlsOptions;
 
     const NOW: Time = Time::from_ms(1_800_000_000_000);
-    /// 2002-01-01: what the test authority's expired certificates have.
+    /// 2002-01-01: the end of the test authority's expired certificates.
     const OLD: Time = Time::from_ms(1_009_843_200_000);
-    /// 4096-01-01: what rcgen has when nothing is said.
+    /// 4096-01-01: rcgen's default end.
     const NEW: Time = Time::from_ms(67_090_118_400_000);
 
     #[test]

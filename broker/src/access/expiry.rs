@@ -11,10 +11,10 @@ pub(super) const SOON_MS: u64 = 14 * DAY_MS;
 /// How often it is repeated.
 const REPEAT_MS: u64 = DAY_MS;
 
-/// When what is in use expires; `None`: never, or there is none.
+/// When the credentials in use expire; `None`: never, or there is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Expiries {
-    /// What is in the files of [`CERTIFICATE_FILES`].
+    /// The certificates in the files of [`CERTIFICATE_FILES`].
     pub(crate) certificates: FileExpiries,
     /// This broker's own token.
     pub(crate) peer_token: Option<Time>,
@@ -34,13 +34,13 @@ impl Expiries {
         Self { peer_token, tokens, ..Self::default() }
     }
 
-    /// Counts what this broker cannot do without and that expires soon, or has expired.
+    /// Counts the credentials that this broker depends on and that expire soon, or have expired.
     pub(super) fn own_soon(self, now: Time) -> usize {
         let own = self.certificates.into_iter().chain([self.peer_token]).flatten();
         own.filter(|at| is_soon(*at, now)).count()
     }
 
-    /// Logs what the reminder says is due.
+    /// Logs the expiries that are due by the reminder.
     pub(super) fn say(self, reminder: &mut Reminder, now: Time) {
         let Self { certificates, peer_token, tokens } = reminder.due(self, now);
         let days = |at: Time| at.ms_since(now) / DAY_MS;
@@ -69,7 +69,7 @@ impl Expiries {
     }
 }
 
-/// Remembers what was logged.
+/// Remembers the logged expiries.
 #[derive(Debug, Default)]
 pub(super) struct Reminder {
     certificates: LoggedExpiries<CERTIFICATES>,
@@ -83,7 +83,7 @@ const CERTIFICATES: usize = CERTIFICATE_FILES.len();
 struct LoggedExpiries<const N: usize>([Option<(Time, Time)>; N]);
 
 impl Reminder {
-    /// Returns what is to be logged now: each expiry once when it is soon, and once a day.
+    /// Returns the expiries to log now: each once when it is soon, and once a day.
     fn due(&mut self, expiries: Expiries, now: Time) -> Expiries {
         let Expiries { certificates, peer_token, tokens } = expiries;
         let [peer_token, tokens] = self.tokens.due([peer_token, tokens], now);

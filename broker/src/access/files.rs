@@ -1,5 +1,5 @@
-//! What the files of tokens and certificates looked like when they were last read, and which could
-//! not be read.
+//! Stamps of the files of tokens and certificates as they were last read, and which could not be
+//! read.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use super::options::{AccessOptions, PeerToken};
 use crate::tls::BrokerTlsOptions;
 
-/// What is read from files, and read again.
+/// Credentials that are read from files, and read again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Credential {
     Tokens,
@@ -29,7 +29,7 @@ impl Credential {
     }
 }
 
-/// What changes when a file does, or who may read it.
+/// Metadata of a file that changes with its contents or its rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     modified: Option<SystemTime>,
@@ -56,7 +56,7 @@ impl Files {
         Self { stamps, ..Self::default() }
     }
 
-    /// Notes what the files look like now. Returns whether that has changed.
+    /// Notes the present stamps of the files. Returns whether they have changed.
     pub(super) fn change(&mut self, stamps: Vec<Option<Stamp>>) -> bool {
         let has_changed = self.stamps != stamps;
         self.stamps = stamps;

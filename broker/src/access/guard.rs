@@ -1,4 +1,4 @@
-//! What one session may do, and when it has to end.
+//! The permissions of one session, and when it has to end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::wall_clock::now;
 /// Longest wait for an expiry before the wall clock is looked at again: it may be set.
 const EXPIRY_STEP: Duration = Duration::from_secs(60);
 
-/// What one session may do at present.
+/// The present permissions of one session.
 #[derive(Debug)]
 pub(crate) struct Guard {
     /// Those of the tokens file as it was read last.
@@ -31,7 +31,7 @@ impl Guard {
         Self { tokens, hash, principal: RwLock::new(principal) }
     }
 
-    /// What its token allows now.
+    /// The present permissions of its token.
     pub(crate) fn principal(&self) -> Arc<Principal> {
         self.principal.read().clone()
     }

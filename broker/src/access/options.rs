@@ -1,4 +1,4 @@
-//! What a broker asks of those who connect.
+//! The credentials that a broker asks for.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::exposure::Protection;
 use crate::tls::BrokerTlsOptions;
 
-/// What is asked of those who connect.
+/// The credentials that clients and other brokers have to show.
 #[derive(Clone, Debug, Default)]
 pub struct AccessOptions {
     /// The file with the tokens. Without it every client that is let in may do everything.
@@ -25,14 +25,14 @@ pub struct AccessOptions {
 /// Certificates of Redis's side: only looked at here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RedisCertificates {
-    /// What this broker shows to Redis.
+    /// The certificate that this broker shows to Redis.
     pub certificate: Option<PathBuf>,
     /// The authorities that sign the certificates of Redis.
     pub ca: Option<PathBuf>,
 }
 
 impl AccessOptions {
-    /// Returns what protects the ports of a broker with these options.
+    /// Returns the protection of the ports of a broker with these options.
     pub(crate) fn protection(&self) -> Protection {
         let clients_have_certificates = self.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
         Protection {

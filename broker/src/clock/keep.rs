@@ -1,4 +1,4 @@
-//! Reads the clocks every second, counts what that shows, and logs what changes.
+//! Reads the clocks every second, counts steps and outliers, and logs changes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +35,7 @@ pub(crate) async fn keep(
     }
 }
 
-/// Counts what rounds show, and logs what changes.
+/// Counts the results of rounds, and logs changes.
 struct ClockReporter {
     counters: Arc<ShellCounters>,
     /// The doubt that was logged last.

@@ -106,8 +106,8 @@ async fn times_far_ahead_have_an_instant() {
     assert!(clock.instant_of_mono(u64::MAX) > Instant::now());
 }
 
-/// The store's clock after it has stepped back to 990 s: what is due by handed-out time is due
-/// at once.
+/// The store's clock after it has stepped back to 990 s: a timer that is due by handed-out time is
+/// due at once.
 #[tokio::test(start_paused = true)]
 async fn what_is_due_while_time_stands_still_is_due_at_once() {
     let clock = clock_at(1_000_000_000);
@@ -171,7 +171,7 @@ async fn brokers_whose_hosts_differ_agree() {
     }
 }
 
-/// Before the next round of readings, and whoever waits is woken.
+/// Before the next round of readings, and waiting tasks are woken.
 #[tokio::test(start_paused = true)]
 async fn a_suspension_is_in_the_next_time_that_is_handed_out() {
     let host = Manual::at(1_000_000_000);

@@ -71,7 +71,7 @@ impl Uptime {
         let suspended_us = suspensions.observe(self.host.boottime_ahead_us());
         let elapsed = self.base.elapsed().as_micros();
         let elapsed_us = u64::try_from(elapsed).unwrap_or(u64::MAX);
-        // Cut to the microsecond as well: what is derived from it is the same at each reading.
+        // Cut to the microsecond as well: values derived from it are the same at each reading.
         let instant = self.base + Duration::from_micros(elapsed_us);
         UptimeReading { instant, mono_us: elapsed_us.saturating_add(suspended_us), suspended_us }
     }

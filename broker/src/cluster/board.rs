@@ -1,4 +1,4 @@
-//! What the engine's task tells the cluster's: a state that is looked at, not a queue.
+//! State that the engine's task shows to the cluster's: it is read, not queued.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,14 +7,14 @@ use mtimer_types::{Epoch, PartitionId};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
-/// What this broker owns and has to do. Shared by the two tasks.
+/// The partitions and the load of this broker. Shared by the two tasks.
 #[derive(Debug, Default)]
 pub(crate) struct Board {
     state: Mutex<Posted>,
     changed: Notify,
 }
 
-/// What is written on a board.
+/// Contents of a board.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Posted {
     pub(crate) owned: BTreeMap<PartitionId, Epoch>,
@@ -41,7 +41,7 @@ impl Board {
         }
     }
 
-    /// What there is to do; wakes nobody.
+    /// Sets the load; wakes nobody.
     pub(crate) fn load(&self, load: BrokerLoad) {
         self.state().load = load;
     }
@@ -57,19 +57,19 @@ impl Board {
         self.state().stop
     }
 
-    /// How it is now; what has ended is told once.
+    /// Returns the present contents; ended ownerships only once.
     pub(crate) fn take(&self) -> Posted {
         let mut state = self.state();
         let ended = std::mem::take(&mut state.ended);
         Posted { ended, ..state.clone() }
     }
 
-    /// What this broker has to do now.
+    /// The present load of this broker.
     pub(crate) fn look_at_load(&self) -> BrokerLoad {
         self.state().load
     }
 
-    /// Waits for a change of what is owned, or for the stop.
+    /// Waits for a change of the owned partitions, or for the stop.
     ///
     /// # Cancel safety
     ///

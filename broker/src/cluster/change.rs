@@ -1,11 +1,11 @@
-//! What a new topology changes for this broker, in the log.
+//! Log lines about the effect of a new topology on this broker.
 
 use std::collections::BTreeSet;
 
 use mtimer_protocol::Topology;
 
-/// Logs what a new topology changes for the broker at this address: a line for each event, not one
-/// for each partition.
+/// Logs the changes of a new topology for the broker at this address: a line for each event, not
+/// one for each partition.
 pub(super) fn log(before: Option<&Topology>, now: &Topology, own: &str) {
     let change = Change::between(before, now, own);
     match change.leads {
@@ -21,7 +21,7 @@ pub(super) fn log(before: Option<&Topology>, now: &Topology, own: &str) {
     }
 }
 
-/// What a new topology changes for one broker.
+/// The changes of a new topology for one broker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Change {
     /// Whether it leads; `None`: the leader is the same as before.

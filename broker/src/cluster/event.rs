@@ -1,4 +1,4 @@
-//! What the engine's task, sessions and the cluster's task tell each other.
+//! Messages between the engine's task, sessions and the cluster's task.
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use mtimer_types::{PartitionId, Term};
 
 use crate::outbox::Outbox;
 
-/// What the engine's task is to do.
+/// Orders to the engine's task.
 #[derive(Debug)]
 pub(crate) enum Order {
     /// A newer topology than before: clients are told.
     Adopt(Arc<Topology>),
-    /// What this broker is to own by the newest assignment. It has joined once it is a member and
-    /// owns all of that.
+    /// The partitions of this broker by the newest assignment. It has joined once it is a member
+    /// and owns all of that.
     Share { partitions: Vec<PartitionId>, is_member: bool },
     /// Acquire a partition under this assignment.
     Own { partition: PartitionId, term: Term, version: u64 },
@@ -36,7 +36,7 @@ pub(crate) struct PeerEvent {
     pub(crate) what: PeerWhat,
 }
 
-/// What it is.
+/// The kinds of events.
 #[derive(Debug)]
 pub(crate) enum PeerWhat {
     /// A message of another broker.

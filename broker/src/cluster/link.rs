@@ -1,8 +1,8 @@
 //! The connection to the leader: an ordinary session that carries heartbeats.
 //!
-//! Purpose: connect, shake hands, write what is queued, pass on what comes; end with a reason.
+//! Purpose: connect, shake hands, write queued messages, pass on incoming ones; end with a reason.
 //! Invariant: bounded in both directions; a leader that takes nothing or says nothing ends it.
-//! Not in here: when to connect, what heartbeats say.
+//! Not in here: when to connect, the contents of heartbeats.
 
 use std::io;
 use std::time::Duration;
@@ -27,10 +27,10 @@ use crate::access::PeerCredentials;
 const STEP: Duration = Duration::from_secs(1);
 /// Heartbeats that may wait to be written: more means that the leader takes nothing.
 const WAITING: usize = 16;
-/// What comes from the leader and waits for the cluster's task.
+/// Messages from the leader that wait for the cluster's task.
 const COMING: usize = 64;
 
-/// What has happened on the connection to the leader.
+/// Events of the connection to the leader.
 #[derive(Debug)]
 pub(crate) enum LinkEvent {
     Up,
@@ -83,7 +83,7 @@ impl LeaderConnection {
 
 pub(super) type Frames = Framed<Stream, LengthDelimitedCodec>;
 
-/// Connects and shakes hands, within [`STEP`]; returns what the other side says of itself.
+/// Connects and shakes hands, within [`STEP`]; returns the welcome of the other side.
 pub(super) async fn connect(
     address: &str,
     software: String,
@@ -108,7 +108,7 @@ pub(super) async fn connect(
             None => Stream::Plain(stream),
         };
         let mut frames = Framed::new(stream, frame_codec(MAX_FRAME));
-        // With TLS 1.3 a refused certificate shows in what follows the handshake.
+        // With TLS 1.3 a refused certificate shows after the handshake.
         let explained = |error| explained(error, own.tls.as_ref());
         write(&mut frames, &hello).await.map_err(explained)?;
         match read(&mut frames).await.map_err(explained)? {
@@ -122,7 +122,7 @@ pub(super) async fn connect(
     })
 }
 
-/// Carries messages until something ends it; says what.
+/// Carries messages until the connection ends; returns the reason.
 async fn carry(
     mut frames: Frames,
     mut waiting: mpsc::Receiver<PeerRequest>,
@@ -154,14 +154,14 @@ async fn carry(
                 }
             }
             Ok(ServerMessage::Refused { message, .. }) => return message,
-            // What every session is told: the topology comes in the answers to heartbeats too.
+            // Messages to every session: the topology comes in the answers to heartbeats too.
             Ok(_) => {}
             Err(why) => return why.to_string(),
         }
     }
 }
 
-/// What went wrong, and what to do if it is about TLS.
+/// The error, with the fix if it is about TLS.
 fn explained(error: io::Error, tls: Option<&ClientTls>) -> String {
     match tls {
         Some(tls) => {

@@ -1,14 +1,14 @@
 //! This broker among others, or alone: who gives it partitions.
 //!
-//! Purpose: one task that gives the engine's task [`Order`]s and reads on the
-//! [`Board`](board::Board) what it owns. On a store that brokers share it is the shell around
-//! [`mtimer_core::cluster::Node`], which hands the node what happens (lease answers, heartbeats,
-//! the link to the leader, what is owned) and carries out what it decides (`task`). On any other
-//! store the broker is a cluster of one (`solo`).
+//! Purpose: one task that gives the engine's task [`Order`]s and reads its partitions on the
+//! [`Board`](board::Board). On a store that brokers share it is the shell around
+//! [`mtimer_core::cluster::Node`], which hands the node events (lease answers, heartbeats, the link
+//! to the leader, owned partitions) and carries out its decisions (`task`). On any other store the
+//! broker is a cluster of one (`solo`).
 //! Invariant: neither task ever waits for the other's decisions: orders are queued and bounded by
 //! the number of partitions, the board is a state and not a queue. Nothing decided here can break a
 //! promise of the contract: the truth about a partition is its owner record in the store.
-//! Not in here: who leads and who owns what (the node), how a partition is given up (the engine).
+//! Not in here: leadership and assignment (the node), how a partition is given up (the engine).
 
 mod board;
 mod change;

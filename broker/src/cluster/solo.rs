@@ -2,7 +2,7 @@
 //! everything at once.
 //!
 //! Purpose: the same orders for the engine's task as a leader's topology brings, and the same board
-//! to read. What it has lost it is given again, unless the broker is stopping.
+//! to read. It is given lost partitions again, unless the broker is stopping.
 //! Invariant: everything that it gives bears one term, which is higher than those of all brokers
 //! that were started on this store before.
 
@@ -33,7 +33,7 @@ pub(crate) struct Solo {
     term: Term,
     board: Arc<Board>,
     orders: mpsc::Sender<Order>,
-    /// What is owned, and since when.
+    /// Owned partitions, and since when.
     owned: BTreeMap<PartitionId, (Epoch, Instant)>,
     /// How long to pause before the next acquisition, of partitions that are lost again soon.
     restless: HashMap<PartitionId, Duration>,
@@ -117,7 +117,7 @@ impl Solo {
         true
     }
 
-    /// Takes note of what has changed.
+    /// Takes note of changes.
     async fn read_board(&mut self) -> bool {
         let now = self.board.take();
         for partition in &now.ended {

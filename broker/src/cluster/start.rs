@@ -39,7 +39,7 @@ const ACQUIRE_AT_ONCE: usize = 8;
 /// takes all of them with one sync.
 const ACQUIRE_AT_ONCE_ALONE: usize = 64;
 
-/// What every broker has, whatever its store.
+/// Resources of every broker, with any store.
 #[derive(Clone)]
 pub(crate) struct Resources {
     pub(crate) store: Arc<dyn Store>,
@@ -50,11 +50,11 @@ pub(crate) struct Resources {
     pub(crate) local: SocketAddr,
 }
 
-/// What the engine's task has of the cluster.
+/// The engine's task's part of the cluster.
 pub(crate) struct Membership {
     pub(crate) board: Arc<Board>,
     pub(crate) orders: mpsc::Receiver<Order>,
-    /// Set once this broker owns what it was first given.
+    /// Set once this broker owns its first share.
     pub(crate) joined: watch::Sender<bool>,
     /// Whether this broker is reached at its address; a broker alone has none.
     pub(crate) reach: watch::Receiver<AddressReach>,
@@ -74,7 +74,7 @@ pub(crate) struct ClusterSetup {
     pub(crate) tasks: Vec<(&'static str, BoxFuture<'static, Result<(), BrokerError>>)>,
 }
 
-/// Tells when a broker owns what it was first given.
+/// Tells when a broker owns its first share.
 #[derive(Clone)]
 pub(crate) struct Joining {
     joined: watch::Receiver<bool>,
@@ -183,7 +183,7 @@ pub(crate) async fn set_up_alone(
 }
 
 impl Joining {
-    /// Waits until the broker is reached at its address and owns what it was first given.
+    /// Waits until the broker is reached at its address and owns its first share.
     pub(crate) async fn wait(
         mut self,
         end: BrokerExit,

@@ -131,7 +131,7 @@ pub(crate) async fn who_answers(
     }
 }
 
-/// Looks who answers at this broker's address, and tells what it has seen.
+/// Looks who answers at this broker's address, and reports the result.
 pub(crate) struct AddressWatch {
     pub(crate) address: String,
     pub(crate) cluster: String,
@@ -177,7 +177,7 @@ impl AddressWatch {
         }
     }
 
-    /// Tells what was seen; the first failure and its end have a line of the log each.
+    /// Reports the result; the first failure and its end have a line of the log each.
     fn note(&self, now: AddressReach) {
         // One that stops takes no connections while its handlers finish: that is no failure.
         if self.board.is_stopping() {

@@ -1,4 +1,4 @@
-//! The cluster's task: hands the node what happens and carries out what it decides.
+//! The cluster's task: hands the node events and carries out its decisions.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ const LEASE_CALL: Duration = Duration::from_secs(2);
 /// How long giving up the lease may take when the broker stops.
 const RESIGN: Duration = Duration::from_secs(1);
 
-/// What the task is made of.
+/// Parts of the task.
 pub(crate) struct ClusterTaskParts {
     pub(crate) node: Node,
     /// Partitions of the store.
@@ -46,7 +46,7 @@ pub(crate) struct ClusterTaskParts {
     pub(crate) orders: mpsc::Sender<Order>,
     pub(crate) peers: mpsc::Receiver<PeerEvent>,
     pub(crate) topology: watch::Sender<Option<Arc<Topology>>>,
-    /// What acquisitions have to be above.
+    /// The highest known epoch: acquisitions have to be above it.
     pub(crate) highest: Arc<HighestEpoch>,
     pub(crate) counters: Arc<ShellCounters>,
     pub(crate) software: String,
@@ -71,7 +71,7 @@ pub(crate) struct ClusterTask {
     lost: BTreeSet<String>,
 }
 
-/// What the cluster's task waits for.
+/// Events that the cluster's task waits for.
 enum ClusterTaskEvent {
     Time,
     Node(NodeInput),
@@ -166,7 +166,8 @@ impl ClusterTask {
         self.parts.node.handle(now, input);
     }
 
-    /// Tells the node whether this broker is reached at its address, and what follows from it.
+    /// Tells the node whether this broker is reached at its address, and carries out the
+    /// consequences.
     fn tell_reach(&mut self) {
         let is_reached = *self.parts.reach.borrow() == AddressReach::Reached;
         self.tell(NodeInput::Reached(is_reached));
@@ -307,14 +308,14 @@ impl ClusterTask {
             let reach = self.parts.store.unreachable();
             let partitions = self.posted.owned.keys().copied().collect::<Vec<PartitionId>>();
             self.calls.push(Box::pin(async move {
-                // A store that does not even say so is not there at all; what is owned is what is
-                // known to be concerned.
+                // A store that does not answer at all is away; then all owned partitions are
+                // concerned.
                 NodeInput::Unreachable(reach.await.unwrap_or(partitions))
             }));
         }
     }
 
-    /// Carries out what the node wants. `false`: the engine's task has ended.
+    /// Carries out the node's effects. `false`: the engine's task has ended.
     async fn carry_out(&mut self) -> bool {
         // Before anything is acquired because of it.
         self.parts.highest.see(self.parts.node.epoch());
@@ -361,7 +362,7 @@ impl ClusterTask {
         self.parts.orders.send(order).await.is_ok()
     }
 
-    /// What this broker is to own by a topology.
+    /// The partitions of this broker by a topology.
     fn share(&self, topology: &Topology) -> Order {
         let own = &self.parts.address;
         Order::Share {
@@ -370,7 +371,7 @@ impl ClusterTask {
         }
     }
 
-    /// What concerns the engine's task not.
+    /// Carries out an effect that does not concern the engine's task.
     fn carry_out_here(&mut self, effect: NodeEffect) {
         let sent = self.now();
         match effect {

@@ -15,7 +15,7 @@ pub(crate) struct ReceiveBudget {
     waiting: watch::Sender<usize>,
 }
 
-/// What a frame is charged with. Dropping it gives that back.
+/// The charge of a frame. Dropping it gives the bytes back.
 #[derive(Debug, Default)]
 pub(super) struct Charge {
     bytes: Option<OwnedSemaphorePermit>,

@@ -52,7 +52,7 @@ async fn memory_follows_what_has_arrived() {
     for so_far in [4, 100, 10_000, 100_000, 1_000_000] {
         client.write_all(&frame[sent..so_far]).await.unwrap();
         sent = so_far;
-        // It reads what is there, and then waits for more.
+        // It reads the bytes that are there, and then waits for more.
         tokio::select! {
             biased;
             _ = reader.next() => panic!("it is not complete"),

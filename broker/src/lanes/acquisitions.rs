@@ -99,7 +99,7 @@ impl Acquisitions {
         }
     }
 
-    /// What has become of an acquisition; `None`: nothing, it is not wanted any more.
+    /// Takes the result of an acquisition; `None`: it is not wanted any more.
     fn take(
         &mut self,
         ended: Result<EndedAcquisition, JoinError>,

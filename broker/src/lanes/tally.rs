@@ -1,4 +1,4 @@
-//! What the lanes have done, in numbers.
+//! Figures of the lanes.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ const CALLS: [&str; 7] = ["apply", "load", "unload", "get", "list", "census", "r
 /// How ownerships end, by name.
 pub(crate) const ENDS: [&str; 4] = ["fenced", "rolled_back", "broken", "released"];
 
-/// What the lanes have done and are doing, in numbers.
+/// Figures of the lanes, past and present calls.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LaneFigures {
     /// How long answers took, by kind of call.
@@ -25,7 +25,7 @@ pub(crate) struct LaneFigures {
     pub(crate) under_way: u64,
 }
 
-/// What the lanes count.
+/// Counts of the lanes.
 #[derive(Debug, Default)]
 pub(super) struct LaneTally {
     took: [Durations; CALLS.len()],

@@ -87,7 +87,8 @@ fn groups_have_limits_of_their_own_and_a_refusal_uses_up_nothing() {
         assert_eq!(n, 1);
         assert!(why.contains(&format!("limit schedules of group {group} is reached, 10 a second")), "{why}");
     }
-    // The group's limit refuses what the token's would let through, and takes nothing from it.
+    // The group's limit refuses a schedule that the token's would let through, and takes nothing
+    // from it.
     let who = principal("schedule:*", "schedules=10,burst=3");
     assert_eq!(refused(&limiter, now(0), Some(&who), &many("a/x", 3)).0, 3);
     assert_eq!(refused(&limiter, now(0), Some(&who), &many("d/x", 3)).0, 2);

@@ -25,7 +25,7 @@ const OTHER: (&str, &str) = ("other", "");
 #[derive(Debug)]
 pub(super) struct Scrape {
     pub(super) observed: Observed,
-    /// What the store holds; `None`: it was not counted in time.
+    /// The count of the store; `None`: it was not counted in time.
     pub(super) stored: Option<Census>,
     pub(super) shell: ShellFigures,
     pub(super) store: Vec<(&'static str, u64)>,
@@ -112,9 +112,9 @@ impl Scrape {
         out.by(&m::REFUSALS, "reason", REFUSALS.into_iter().zip(tallies.refusals))
     }
 
-    /// What was counted in the store; nothing if it was not.
+    /// Writes the count of the store; nothing if it was not counted.
     fn stored(&self, out: &mut MetricWriter<'_>) -> fmt::Result {
-        // What is in a partition without an owner is in no count.
+        // Timers of a partition without an owner are in no count.
         let is_whole = self.observed.engine.partitions >= self.observed.assigned;
         let Some(s) = self.stored.as_ref().filter(|_| is_whole) else { return Ok(()) };
         let states = [
@@ -268,7 +268,7 @@ impl Scrape {
         out.one(&m::CLOCK_STANDSTILL, self.observed.still_ms as f64 / 1_000.0)
     }
 
-    /// What does not expire has no sample.
+    /// A credential that does not expire has no sample.
     fn expiries(&self, out: &mut MetricWriter<'_>) -> fmt::Result {
         let Expiries { certificates, peer_token, tokens } = self.expiries;
         let seconds = |(name, at): (&'static str, Option<Time>)| Some((name, at?.as_ms() / 1_000));
@@ -278,7 +278,7 @@ impl Scrape {
         out.by(&m::TOKEN_EXPIRES, "what", tokens.into_iter().filter_map(seconds))
     }
 
-    /// What the system does not tell is left out.
+    /// Values that the system does not tell are left out.
     fn process(&self, out: &mut MetricWriter<'_>) -> fmt::Result {
         let p = &self.process;
         p.cpu_seconds.map_or(Ok(()), |value| out.one(&m::PROCESS_CPU, value))?;

@@ -1,9 +1,9 @@
-//! What a broker shows of itself: metrics in the text format of Prometheus or as OpenMetrics, and
+//! The state of a broker over HTTP: metrics in the text format of Prometheus or as OpenMetrics, and
 //! whether it is ready.
 //!
 //! Purpose: one scrape reads the counters where they are kept, asks the engine's task for an
-//! [`Observed`](crate::observed::Observed), has what the store holds counted if the last count is
-//! too old ([`stored`]), and writes all of it as metrics of one registry.
+//! [`Observed`](crate::observed::Observed), has the store counted if the last count is too old
+//! ([`stored`]), and writes all of it as metrics of one registry.
 //! Invariant: nothing is counted for metrics that takes a lock or memory for each timer; labels
 //! come from fixed lists, but for the names of destinations, whose number is a setting.
 //! Not in here: HTTP.
@@ -36,10 +36,11 @@ use crate::inbox::Gate;
 use crate::outbox::Outboxes;
 use crate::shell::Control;
 
-/// How long the engine's task may take to answer: it looks at what waits every few milliseconds.
+/// How long the engine's task may take to answer: it looks at waiting requests every few
+/// milliseconds.
 const ENGINE_WITHIN: Duration = Duration::from_secs(2);
 
-/// What a scrape and a probe are answered from.
+/// The source of answers to scrapes and probes.
 pub(crate) struct MetricsSource {
     pub(crate) control: mpsc::Sender<Control>,
     pub(crate) store: Arc<dyn Store>,

@@ -1,4 +1,4 @@
-//! What the store holds, for metrics: counted once for all readings within some seconds.
+//! The count of the store, for metrics: made once for all readings within some seconds.
 //!
 //! Purpose: a count asks the store about each partition, and costs far more than all the rest of a
 //! reading. Invariant: all readings within [`KEPT_FOR`] after a count share it, and none shows one
@@ -11,7 +11,7 @@ use tokio::time::{Duration, Instant, timeout};
 
 /// How old a count may be that a reading shows.
 const KEPT_FOR: Duration = Duration::from_secs(10);
-/// How long the store may take to be counted. What takes longer is left out of the reading.
+/// How long the store may take to be counted. A slower count is left out of the reading.
 const COUNT_WITHIN: Duration = Duration::from_secs(2);
 
 /// The last count, and when it was asked for.

@@ -85,7 +85,7 @@ fn the_session_with_the_most_waiting_is_closed_and_others_go_on() {
 async fn no_message_is_queued_beyond_the_limit() {
     let all = outboxes(80);
     let mut taken = Vec::new();
-    // Their writers have taken what waited, and their connections take nothing.
+    // Their writers have taken the waiting messages, and their connections take nothing.
     for _ in 0..200 {
         let outbox = Outbox::open(1 << 20, &all);
         push(&outbox, 3);

@@ -5,7 +5,7 @@ use mtimer_protocol::{
 };
 use mtimer_types::{Timer, limits};
 
-/// Fixed part of a message's weight: it covers what the queue and the message itself take.
+/// Fixed part of a message's weight: it covers the memory of the queue and of the message itself.
 pub(super) const MESSAGE_BYTES: usize = 256;
 /// Fixed part of the weight of a delivery or a row.
 const ROW_BYTES: usize = 320;

@@ -1,4 +1,4 @@
-//! What others tell the broker to do: own partitions, give them up, stop.
+//! Orders to the broker: own partitions, give them up, stop.
 
 use mtimer_core::Input;
 use tokio::time::Instant;
@@ -18,7 +18,7 @@ impl Shell {
                 (self.share, self.is_member) = (partitions, is_member);
                 self.check_joined();
             }
-            // What is to be given up is not acquired any more.
+            // Partitions to give up are not acquired any more.
             Order::Own { .. } if !matches!(self.phase, StopPhase::Serving | StopPhase::Leaving { .. }) => {}
             Order::Own { partition, term, version } => self.lanes.own(partition, (term, version)),
             Order::Disown(partition) => {
@@ -37,7 +37,7 @@ impl Shell {
         Ok(())
     }
 
-    /// Says once that this broker owns what it was assigned.
+    /// Says once that this broker owns its assigned partitions.
     pub(super) fn check_joined(&self) {
         let open = self.is_member && !self.has_joined();
         if open && self.share.iter().all(|p| self.lanes.owns(*p)) {

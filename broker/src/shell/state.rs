@@ -1,4 +1,4 @@
-//! What the engine's task tells of itself: metrics, readiness, the state in numbers.
+//! The state of the engine's task: metrics, readiness, numbers.
 
 use mtimer_core::clock::Standstill;
 use mtimer_protocol::{QueryAnswer, ServerMessage, Status};
@@ -118,7 +118,7 @@ impl Shell {
         status.counters.push(("clock_standstill_left_ms".to_owned(), still.left_ms));
         let is_unreached = self.membership.reach.borrow().problem().is_some();
         status.counters.push(("address_unreached".to_owned(), is_unreached.into()));
-        // What is between two owners is in nobody's count.
+        // A partition between two owners is in nobody's count.
         let unknown = status.counters.iter_mut().find(|(name, _)| name == "stored_unknown_partitions");
         unknown.into_iter().for_each(|(_, partitions)| *partitions += self.missing() as u64);
         let now = self.clock.now().mono_ms;

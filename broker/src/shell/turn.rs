@@ -1,4 +1,4 @@
-//! A turn of the engine: it is told, it decides, and what it wants is carried out.
+//! A turn of the engine: it takes inputs, decides, and its effects are carried out.
 
 use mtimer_core::clock::ALARM_MS;
 use mtimer_core::{Effect, Input, SessionId};
@@ -21,8 +21,8 @@ impl Shell {
         self.engine.handle(self.clock.now(), input);
     }
 
-    /// Gives the engine its tick if it is time, lets it act on everything it was told, and carries
-    /// out what it wants.
+    /// Gives the engine its tick if it is time, lets it act on all inputs, and carries out its
+    /// effects.
     pub(super) fn tick_and_flush(&mut self) {
         let now = self.clock.now();
         self.announce_correction();
@@ -104,10 +104,10 @@ impl Shell {
         self.sessions.send(session, message);
     }
 
-    /// Tells every session when the cluster clock was corrected since it was last told. Until then
-    /// what a client counts from now would be due too early, and after a step its requests would
-    /// look like repeats that are too old. To be called before anything is sent that rests on the
-    /// new time: no client is to receive a timer before it has been told that it is due.
+    /// Tells every session the cluster clock if it was corrected since the last time. Until then
+    /// times that a client counts from now would be too early, and after a step its requests would
+    /// look like repeats that are too old. To be called before any message that rests on the new
+    /// time: no client may receive a timer before it knows that it is due.
     pub(super) fn announce_correction(&mut self) {
         let offset = self.clock.offset_us();
         let ahead = offset.saturating_sub(self.announced_offset);

@@ -33,7 +33,7 @@ pub struct TokenEntry {
     /// When it ends to be valid, in ms since 1970; without it: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_ms: Option<u64>,
-    /// What it allows.
+    /// The permissions.
     #[serde(default)]
     pub grants: Vec<Grant>,
     /// How much of it, at each broker.
@@ -78,7 +78,7 @@ pub enum InvalidTokens {
     Toml {
         /// Where.
         line: usize,
-        /// What is wrong. The text of the line is left out.
+        /// The mistake. The text of the line is left out.
         message: String,
     },
     /// Too many tokens.
@@ -92,7 +92,7 @@ pub enum InvalidTokens {
     Token {
         /// Its id.
         id: String,
-        /// What is wrong.
+        /// The fault.
         why: String,
     },
 }
@@ -104,8 +104,8 @@ struct File {
     tokens: Vec<TokenEntry>,
 }
 
-/// Splits a text before each `[[token]]` and the comments right above it. What is above those of
-/// the first is a part of its own.
+/// Splits a text before each `[[token]]` and the comments right above it. The text above the first
+/// one is a part of its own.
 fn parts(text: &str) -> Vec<&str> {
     let (mut parts, mut start, mut above, mut at) = (Vec::new(), 0, 0, 0);
     for line in text.split_inclusive('\n') {
@@ -115,7 +115,7 @@ fn parts(text: &str) -> Vec<&str> {
             start = above;
         }
         at += line.len();
-        // A comment belongs to what follows it without an empty line.
+        // A comment belongs to the line that follows it directly.
         if !trimmed.starts_with('#') {
             above = at;
         }
@@ -246,8 +246,8 @@ impl Tokens {
         }
     }
 
-    /// Returns what a token that was accepted earlier may do by now; `None` if it is gone, has
-    /// another secret, or has expired.
+    /// Returns the present permissions of a token that was accepted earlier; `None` if it is gone,
+    /// has another secret, or has expired.
     pub fn current(&self, id: &str, hash: &TokenHash, now: Time) -> Option<&Arc<Principal>> {
         let (at, principal) = self.by_id.get(id)?;
         let entry = &self.entries[*at];
@@ -306,7 +306,7 @@ mod tests {
         // Who is gone takes the comments along.
         let after = of(vec![two.clone()]).update(&before);
         assert_eq!(after, format!("# All tokens of the shop.\n\n# For bob.\n{}", alone(two)));
-        // Whatever the file looks like, it has these tokens afterwards.
+        // Any file has these tokens afterwards.
         for before in ["", "token = []\n", "# nothing\n", "nonsense"] {
             let written = Tokens::parse(&old.update(before)).unwrap();
             assert_eq!(written.entries, old.entries, "{before}");

@@ -54,7 +54,7 @@ impl fmt::Debug for Verbs {
 /// destinations. So no pattern can be read in two ways.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Pattern {
-    /// `*`: every destination, and what names none.
+    /// `*`: every destination, and requests that name none.
     All,
     /// `group/*`: every app of a group.
     Group(Box<str>),
@@ -107,9 +107,9 @@ pub enum InvalidGrant {
     /// No pattern.
     #[error("{pattern:?} is no pattern of destinations: {why}; write group/app, group/* or *")]
     Pattern {
-        /// What was given.
+        /// The given pattern.
         pattern: String,
-        /// What is wrong.
+        /// The mistake.
         why: String,
     },
     /// Half of a grant is missing.
@@ -127,9 +127,9 @@ pub enum InvalidGrant {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Grant {
-    /// What is allowed.
+    /// The allowed verbs.
     pub verbs: Vec<Verb>,
-    /// On what.
+    /// The destinations.
     pub on: Vec<Pattern>,
 }
 

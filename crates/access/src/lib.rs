@@ -1,7 +1,8 @@
-//! Who may do what at a broker.
+//! Permissions and limits at a broker.
 //!
-//! Purpose: tokens and the file that lists them ([`Tokens`]), what a token allows ([`Principal`]),
-//! what each message of the protocol needs ([`needs`]), and limits ([`Limits`]).
+//! Purpose: tokens and the file that lists them ([`Tokens`]), permissions of a token
+//! ([`Principal`]), the permission that each message of the protocol needs ([`needs`]), and limits
+//! ([`Limits`]).
 //! Invariant: a request is allowed only if a grant says so; the secret of a token is kept nowhere,
 //! only its hash is.
 //! Not in here: clocks, files, sockets, randomness.

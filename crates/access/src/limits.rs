@@ -1,8 +1,8 @@
-//! Limits of a token or of a group: what they are, and when a schedule is over one of them.
+//! Limits of a token or of a group, and the check of a schedule against them.
 //!
 //! Invariant: [`TokenBucket`] knows no clock; time is an argument, and time that goes back changes
 //! nothing.
-//! Not in here: who is limited, and what is counted for whom (the broker's).
+//! Not in here: which tokens and groups are limited, and their counts (the broker's).
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,7 +15,7 @@ const MAX_RATE: u32 = 1_000_000;
 /// Most connections that can be written.
 const MAX_CONNECTIONS: u32 = 1_000_000;
 
-/// What is limited.
+/// The kinds of limits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Limit {
     /// Schedules per second.
@@ -46,7 +46,7 @@ impl fmt::Display for Limit {
     }
 }
 
-/// Limits at one broker; what is `None` is not limited.
+/// Limits at one broker; `None` is no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
@@ -81,7 +81,7 @@ pub enum InvalidLimit {
     Range {
         /// Which.
         name: &'static str,
-        /// What was given.
+        /// The given number.
         value: u64,
         /// The least.
         least: u64,

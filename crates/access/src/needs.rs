@@ -1,14 +1,14 @@
-//! What each message needs: the one table of the permissions.
+//! The permission that each message needs: the one table of them.
 //!
 //! Every `match` here is exhaustive, so a new message, operation, query or role does not compile
-//! until somebody has decided what it needs.
+//! until its permission is decided.
 
 use mtimer_protocol::{ClientMessage, Query, RequestOp, Role};
 use mtimer_types::{Destination, Target, TimerId, Verb};
 
 use crate::principal::{Denied, Principal};
 
-/// What a message needs.
+/// The permission that a message needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Requirement<'a> {
     /// A valid token is enough.
@@ -17,7 +17,7 @@ pub enum Requirement<'a> {
     On(Verb, &'a Destination),
     /// This verb on `*`: the message names no destination, or a timer by its id alone.
     Everywhere(Verb),
-    /// This verb on any destination; what else holds is checked elsewhere.
+    /// This verb on any destination; the rest is checked elsewhere.
     Somewhere(Verb),
     /// The operations are looked at one by one.
     EachOperation,
@@ -48,7 +48,7 @@ impl Requirement<'_> {
     }
 }
 
-/// Returns what a hello needs.
+/// Returns the permission that a hello needs.
 pub fn of_role(role: Role) -> Requirement<'static> {
     match role {
         Role::Client | Role::Observer => Requirement::Nothing,
@@ -56,7 +56,7 @@ pub fn of_role(role: Role) -> Requirement<'static> {
     }
 }
 
-/// Returns what a message after the hello needs.
+/// Returns the permission that a message after the hello needs.
 pub fn of_message(message: &ClientMessage) -> Requirement<'_> {
     match message {
         // A second hello is refused by the protocol.
@@ -74,7 +74,7 @@ pub fn of_message(message: &ClientMessage) -> Requirement<'_> {
     }
 }
 
-/// Returns what an operation needs.
+/// Returns the permission that an operation needs.
 pub fn of_op(op: &RequestOp) -> Requirement<'_> {
     match op.subject().dest() {
         Some(dest) => Requirement::On(op.verb(), dest),
@@ -83,12 +83,12 @@ pub fn of_op(op: &RequestOp) -> Requirement<'_> {
     }
 }
 
-/// Returns what a query needs. Answers with timers in them are looked at again:
+/// Returns the permission that a query needs. Answers with timers in them are looked at again:
 /// [`screen`](crate::screen).
 pub fn of_query(query: &Query) -> Requirement<'_> {
     match query {
         Query::Get(Target::Key(dest, _)) => Requirement::On(Verb::Read, dest),
-        // A barrier: the answer tells a client that what it sent before was taken in.
+        // A barrier: the answer tells a client that its earlier messages were taken in.
         Query::Get(Target::Id(TimerId::NOBODYS)) => Requirement::Nothing,
         Query::Get(Target::Id(_)) | Query::Dead { .. } | Query::Unconfirmed { .. } => {
             Requirement::Somewhere(Verb::Read)

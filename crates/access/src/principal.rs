@@ -1,4 +1,4 @@
-//! What one token allows.
+//! The permissions of one token.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use mtimer_types::{Destination, Verb};
 use crate::grant::{Grant, Pattern, Verbs};
 use crate::limits::Limits;
 
-/// Who a session belongs to, and what it may do.
+/// The owner of a session, with its permissions.
 ///
 /// A check is a look-up or two in hash maps and allocates nothing.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -18,7 +18,7 @@ pub struct Principal {
     everywhere: Verbs,
     groups: HashMap<Box<str>, Verbs>,
     destinations: HashMap<Destination, Verbs>,
-    /// What is granted on anything.
+    /// The verbs that are granted on any destination.
     somewhere: Verbs,
     limits: Limits,
 }
@@ -77,7 +77,7 @@ impl Principal {
             || self.destinations.get(dest).is_some_and(|verbs| verbs.contains(verb))
     }
 
-    /// Says whether it may do something to every destination, and to what has none.
+    /// Says whether it may do something to every destination, and without a destination.
     pub fn allows_everywhere(&self, verb: Verb) -> bool {
         self.everywhere.contains(verb)
     }
@@ -92,7 +92,7 @@ impl Principal {
         self.somewhere.contains(verb)
     }
 
-    /// Adds up what is counted for the destinations on which a verb is granted, each once.
+    /// Adds up the counts of the destinations on which a verb is granted, each once.
     pub fn sum_over(
         &self,
         verb: Verb,
@@ -124,16 +124,16 @@ impl Principal {
 pub struct Denied {
     /// The token.
     pub token: Arc<str>,
-    /// What it lacks.
+    /// The missing verb.
     pub verb: Verb,
-    /// On what.
+    /// The destination or pattern.
     pub on: String,
 }
 
 impl fmt::Display for Denied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { token, verb, on } = self;
-        // What names no destination needs the verb on all of them.
+        // A request without a destination needs the verb on all of them.
         let pattern = if on.contains('/') { on } else { "*" };
         let grant = shell_quoted(&format!("{verb}:{pattern}"));
         write!(

@@ -1,4 +1,4 @@
-//! Checks of what has several parts: the operations of a request, the rows of an answer.
+//! Checks of messages with several parts: the operations of a request, the rows of an answer.
 
 use mtimer_protocol::{ErrorCode, QueryAnswer, Request};
 use mtimer_types::{Destination, Verb};
@@ -13,7 +13,7 @@ pub fn denied_ops(who: &Principal, request: &Request) -> Vec<(usize, String)> {
     request.ops.iter().enumerate().filter_map(check).collect()
 }
 
-/// Takes out of an answer what this principal may not read.
+/// Removes the rows that this principal may not read from an answer.
 ///
 /// A timer that was asked for by its id is refused without its destination; rows of lists are left
 /// out, so that a page may have fewer rows than asked for.
@@ -34,7 +34,7 @@ pub fn screen(who: &Principal, answer: &mut QueryAnswer) {
         QueryAnswer::Status(status) => {
             status.parked_destinations.retain(|parked| may_read(&parked.dest));
         }
-        // What they need is asked before.
+        // Their permission is checked before.
         QueryAnswer::Timer(_)
         | QueryAnswer::Cluster(_)
         | QueryAnswer::Broker(_)

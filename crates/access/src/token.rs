@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-/// What every token begins with, so that scanners for secrets can find it.
+/// Prefix of every token, so that scanners for secrets can find it.
 const PREFIX: &str = "mtimer_";
 /// Hexadecimal digits of an id.
 const ID_DIGITS: usize = 16;

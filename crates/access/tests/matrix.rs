@@ -1,5 +1,5 @@
-//! What each request needs, as a table: every kind of message against every verb on every kind of
-//! pattern.
+//! The permission that each request needs, as a table: every kind of message against every verb on
+//! every kind of pattern.
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 

@@ -140,7 +140,7 @@ impl ClientArgs {
         self.connect_again().await
     }
 
-    /// Connects with what the files of token and certificates hold now.
+    /// Connects with the present contents of the files of token and certificates.
     pub(crate) async fn connect_again(&self) -> Result<Client, Failure> {
         Ok(self.builder()?.connect().await?)
     }

@@ -176,7 +176,7 @@ async fn serve(
     Ok(ended?)
 }
 
-/// Warns of what was found when the store was opened.
+/// Warns of findings when the store was opened.
 fn warn_of(opened: &Opened, cluster: &str) {
     if !opened.other_clusters.is_empty() {
         tracing::warn!("{}", new_beside(cluster, &opened.other_clusters));
@@ -209,7 +209,7 @@ fn started(config: &Config, broker: &mtimer_broker::Broker, opened: &Opened) -> 
     })
 }
 
-/// What is said of a new cluster on a Redis that holds others.
+/// The message about a new cluster on a Redis that holds others.
 fn new_beside(cluster: &str, others: &[String]) -> String {
     let others: Vec<String> = others.iter().map(|name| format!("{name:?}")).collect();
     format!(

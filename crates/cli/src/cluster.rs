@@ -1,4 +1,4 @@
-//! `mtimer cluster`: the brokers, what each owns, who is connected.
+//! `mtimer cluster`: the brokers, their partitions, the connected clients.
 
 use std::time::Duration;
 
@@ -72,7 +72,7 @@ struct Picture {
     brokers: Vec<(String, Result<BrokerView, String>)>,
     /// Whether a broker that knows no topology is to get one from a leader.
     awaits_leader: bool,
-    /// What is wrong, as far as the brokers say.
+    /// Problems that the brokers report.
     problems: Vec<String>,
 }
 
@@ -115,7 +115,7 @@ impl Picture {
         let views = client.broker_views().await;
         let brokers = views.into_iter().map(|(address, view)| (address, view.map_err(|e| e.to_string())));
         let brokers = brokers.collect();
-        // Without an answer nobody knows what else is wrong.
+        // Without an answer other problems are unknown.
         let unanswered = |error| vec![format!("not all brokers have said what is wrong: {error}")];
         let status = client.status().await;
         // Only a broker that shares its store counts this.
@@ -140,7 +140,7 @@ impl Picture {
         })
     }
 
-    /// What the store holds of a partition, if its owner has told and could count it.
+    /// The counts of a partition, if its owner has answered and could count it.
     fn counted(&self, partition: PartitionId) -> Option<&PartitionView> {
         self.owner(partition).map(|(_, row)| row).filter(|row| row.reachable)
     }
@@ -155,7 +155,7 @@ impl Picture {
         all
     }
 
-    /// What only a look at the whole cluster shows.
+    /// Problems that only a look at the whole cluster shows.
     fn own_problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         for (address, error) in self.brokers.iter().filter_map(|(a, v)| Some((a, v.as_ref().err()?))) {
@@ -254,7 +254,7 @@ impl Picture {
     fn partition_json(&self, partition: PartitionId) -> Value {
         let owned = self.owner(partition);
         let row = owned.map(|(_, row)| *row).unwrap_or_default();
-        // What nobody could count is null, not 0.
+        // A partition that nobody could count is null, not 0.
         let counted = self.counted(partition);
         let stored = |count: fn(&PartitionView) -> u64| counted.map(count);
         let of_owner = |count: u64| owned.map(|_| count);
@@ -275,8 +275,8 @@ impl Picture {
         })
     }
 
-    /// What matters most is first. `urgent_first`: partitions that need a look go before the
-    /// others.
+    /// The most important sections are first. `urgent_first`: partitions that need a look go before
+    /// the others.
     fn sections(&self, out: Output, partitions: bool, urgent_first: bool) -> [Section; 5] {
         let t = &self.view.topology;
         let name = out.tone(Tone::Strong, &self.cluster);
@@ -338,7 +338,7 @@ impl Picture {
         table
     }
 
-    /// What is not as it should be with a partition; empty if nothing is.
+    /// The problem of a partition, in a word; empty if it has none.
     fn mark(&self, partition: PartitionId) -> String {
         let owned = self.owner(partition);
         match (owned, self.view.topology.owner(partition)) {

@@ -1,4 +1,4 @@
-//! `mtimer completions`: what a shell needs to complete the command line.
+//! `mtimer completions`: scripts by which a shell completes the command line.
 
 use clap::{Args, Command};
 use clap_complete::Shell;

@@ -1,6 +1,6 @@
 //! Asks before something is done that cannot be undone.
 //!
-//! Invariant: whoever is not at a terminal is never asked, and nothing is done without `--yes`.
+//! Invariant: without a terminal nothing is asked, and nothing is done without `--yes`.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
@@ -16,7 +16,7 @@ pub(crate) struct Yes {
 }
 
 impl Yes {
-    /// Lets it be done or not. `what` is going to happen, such as "this removes all dead letters".
+    /// Lets it be done or not. `what` names the action, such as "this removes all dead letters".
     pub(crate) fn confirm(self, what: &str) -> Result<(), Failure> {
         if self.yes {
             return Ok(());

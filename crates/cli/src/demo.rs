@@ -1,4 +1,4 @@
-//! `mtimer demo`: a broker and a client in one go, and an exact account of what was delivered.
+//! `mtimer demo`: a broker and a client in one go, and an exact account of the deliveries.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -48,7 +48,7 @@ pub(crate) struct Demo {
 
 /// How long nothing may fire, once everything is due, before the rest is taken for lost.
 const IDLE_LIMIT: Duration = Duration::from_secs(10);
-/// How often it looks for what has changed.
+/// How often it looks for changes.
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Demo {
@@ -165,7 +165,7 @@ async fn settled(client: &Client) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What came of it. Scripts rely on the names.
+/// The result. Scripts rely on the names.
 #[derive(Clone, Debug, Serialize)]
 struct DemoReport {
     scheduled: u64,

@@ -24,7 +24,7 @@ const PROGRAMS: [&str; 7] = [
     "docker compose -f deploy/compose/compose.yaml run --rm cli",
     "docker compose -f deploy/compose/compose.yaml run --rm --entrypoint mtimer tokens",
 ];
-/// What stands for something that the reader has, and an example of it.
+/// Placeholders for values of the reader, each with an example.
 const EXAMPLES: [(&str, &str); 5] = [
     ("ID", "01m84pgrsf000amph7qypf5cy3"),
     ("URL", "redis://127.0.0.1:6379"),
@@ -32,7 +32,7 @@ const EXAMPLES: [(&str, &str); 5] = [
     ("WORK", "lateness"),
     ("N", "100"),
 ];
-/// What begins with the name of the program and is a message, not a command.
+/// Texts that begin with the name of the program and are messages, not commands.
 const MESSAGES: [&str; 1] = ["mtimer does not trust the server's certificate"];
 
 #[test]
@@ -52,8 +52,7 @@ fn commands_in_blocks_can_be_read() {
     assert!(read_well > 30, "only {read_well} commands were found");
 }
 
-/// In a sentence a command may be named without what it needs, but has no options that are not
-/// there.
+/// In a sentence a command may lack required arguments, but has no unknown options.
 #[test]
 fn commands_in_sentences_exist() {
     let (mut wrong, mut named) = (Vec::new(), 0);

@@ -12,12 +12,12 @@ use tokio::process::{Child, Command};
 const TRY_AGAIN: i32 = 75;
 /// How long a command may take to end after its time is over.
 const GRACE: Duration = Duration::from_secs(5);
-/// How often it is looked whether what it has started has ended, too.
+/// How often to look whether the command's own children have ended, too.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Exit code for "it will never be done".
 const FAIL: i32 = 100;
 
-/// What describes the callback to the command.
+/// Variables that describe the callback to the command.
 const CHILD_VARIABLES: [&str; 11] = [
     "MTIMER_ID",
     "MTIMER_KEY",
@@ -43,7 +43,7 @@ pub(crate) fn is_child_variable(name: &str) -> bool {
 }
 
 /// Runs a command for a callback: payload on standard input, the rest in variables. When the
-/// callback times out it gets TERM, with what it has started, and KILL after [`GRACE`].
+/// callback times out, the command and its children get TERM, and KILL after [`GRACE`].
 pub(crate) async fn run(
     line: &str,
     callback: &Callback,
@@ -125,7 +125,8 @@ fn start(line: &str, callback: &Callback, quiet: bool) -> std::io::Result<Child>
     command.stdin(Stdio::piped()).stdout(stdout).kill_on_drop(true).spawn()
 }
 
-/// Sets what says the headers, and takes out what this process has been told of another's.
+/// Sets the variables of the headers, and removes those that this process has inherited from
+/// another callback.
 fn header_variables(command: &mut Command, headers: &Headers) {
     let told = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     told.filter(|name| name.starts_with(HEADER_VARIABLE)).for_each(|name| _ = command.env_remove(name));
@@ -175,7 +176,7 @@ fn group(pid: Option<u32>) -> Option<rustix::process::Pid> {
     rustix::process::Pid::from_raw(pid?.cast_signed())
 }
 
-/// Asks the command, and what it has started, to end.
+/// Asks the command and its children to end.
 fn end_group(pid: Option<u32>) {
     #[cfg(unix)]
     if let Some(group) = group(pid) {

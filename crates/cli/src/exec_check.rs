@@ -1,7 +1,7 @@
 //! Looks at the command of `listen --exec` before the first callback is taken for it.
 //!
-//! Invariant: only what cannot run is refused: a line that the shell cannot read, or one whose
-//! first word is neither a program nor anything of the shell's.
+//! Invariant: only a command that cannot run is refused: a line that the shell cannot read, or one
+//! whose first word is neither a program nor anything of the shell's.
 
 #[cfg(unix)]
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! How `mtimer` ends: every exit code, and what leads to it.
+//! How `mtimer` ends: every exit code, with its causes.
 //!
 //! Invariant: a failure that a script may want to tell from others has a code of its own, and the
 //! codes never change.
@@ -86,7 +86,7 @@ pub(crate) fn table() -> String {
     ALL.iter().map(row).collect()
 }
 
-/// Why a command did not do what it was asked to.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub(crate) struct Failure {

@@ -48,14 +48,14 @@ fn flag(setting: &'static Setting) -> Arg {
     let arg = Arg::new(setting.field).long(setting.name()).value_name(value_name(setting));
     let arg = match setting.is_switch {
         true => arg.num_args(0..=1).require_equals(true).default_missing_value("true"),
-        // `--memory -5` is refused by the parser of the value, which says what is wrong with it.
-        // Paths and texts may begin with a hyphen, but `--data --json` more likely lacks its value.
+        // `--memory -5` is refused by the parser of the value, which names the fault. Paths and
+        // texts may begin with a hyphen, but `--data --json` more likely lacks its value.
         false => arg.allow_hyphen_values(setting.read(&mut PartialConfig::default(), "-").is_err()),
     };
     arg.help(setting.help()).help_heading(heading(setting.field)).value_parser(value)
 }
 
-/// What stands for the value in the help.
+/// Name of the value in the help.
 fn value_name(setting: &Setting) -> &'static str {
     match setting.field {
         "listen" | "http" | "advertise" => "ADDR",
@@ -92,8 +92,8 @@ fn heading(field: &str) -> &'static str {
 
 const CLUSTER: &str = "Cluster";
 
-/// The command without what takes other brokers or Redis, which `dev` has not. It is hidden only,
-/// so that somebody who gives such a flag is still told why it is refused.
+/// The command without the flags about other brokers or Redis, which `dev` has not. It is hidden
+/// only, so that somebody who gives such a flag is still told why it is refused.
 pub(crate) fn without_cluster(command: Command) -> Command {
     let is_foreign = |field: &str| {
         field.starts_with("redis")
@@ -154,7 +154,7 @@ mod tests {
                 seen.push(format!("{} {flag}", path[1..].join(" ")));
                 let together = format!("{flag}=-5s");
                 let refused = error(&[&together]).into_iter();
-                // It may stand alone, so what follows it can be another flag.
+                // It may stand alone, so the next argument can be another flag.
                 let apart = if flag == "--watch" { None } else { error(&[&flag, "-5s"]) };
                 for error in refused.chain(apart) {
                     let text = error.to_string();

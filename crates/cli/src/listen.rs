@@ -120,7 +120,7 @@ impl Listen {
     }
 }
 
-/// What ends a round, besides its count.
+/// Events that end a round, besides its count.
 struct RoundEnd<'a> {
     stop: &'a StopSignal,
     closed: &'a CancellationToken,

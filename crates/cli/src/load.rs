@@ -17,8 +17,8 @@ const IN_FLIGHT: usize = 16;
 const PROBE: u64 = 1_000;
 
 /// Schedules timers 0 to n-1 in this order; how many are stored, and their numbers and ids for
-/// `keep`. Sends no more after the first that is not, or when told to stop; what was sent is waited
-/// for.
+/// `keep`. Sends no more after the first that is not, or when told to stop; waits for those that
+/// were sent.
 pub(crate) async fn schedule_all(
     client: &Client,
     timers: u64,
@@ -68,8 +68,8 @@ pub(crate) async fn cancel_all(
 }
 
 /// How long it will take to schedule so many timers, with something to spare: from a few that are
-/// scheduled for much later and cancelled again, each of them with what `dress` gives it. Warms
-/// everything up, too.
+/// scheduled for much later and cancelled again, each of them as `dress` makes it. Warms everything
+/// up, too.
 pub(crate) async fn estimate(
     client: &Client,
     dest: &Destination,

@@ -1,7 +1,7 @@
 //! A broker in this process, for as long as a demo or a measurement lasts.
 //!
-//! Invariant: what it leaves behind is removed: the temporary folder, or the keys of its cluster in
-//! Redis, whose name nobody else has.
+//! Invariant: it leaves nothing behind: it removes the temporary folder, or the keys of its cluster
+//! in Redis, whose name nobody else has.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -57,7 +57,7 @@ pub(crate) struct Local {
     rest: Rest,
 }
 
-/// What is to be removed.
+/// The leftovers to remove.
 #[derive(Debug)]
 pub(crate) enum Rest {
     Nothing,
@@ -90,7 +90,7 @@ impl Local {
             .await?)
     }
 
-    /// Stops the broker and removes what it leaves behind.
+    /// Stops the broker and removes its leftovers.
     pub(crate) async fn end(self) -> Result<(), Failure> {
         let ended = self.broker.stop().await;
         drop(self.broker);

@@ -47,7 +47,7 @@ pub(crate) fn from_env() -> Option<String> {
     variable("MTIMER_LOG").or_else(|| variable("RUST_LOG"))
 }
 
-/// What libraries say of their daily work is for those who ask for it by name.
+/// Libraries' messages about daily work are shown only if asked for by name.
 const QUIET: &str = "fjall=warn,lsm_tree=warn";
 
 /// Starts the log.

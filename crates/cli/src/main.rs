@@ -1,10 +1,10 @@
 //! The `mtimer` program: the command line around the broker and the client.
 //!
-//! Purpose: everything that `mtimer` can be asked to do, each command in a file of its own; here is
-//! what the commands are called and what runs them.
+//! Purpose: all commands of `mtimer`, each in a file of its own; here are their names and the
+//! functions that run them.
 //! Invariant: results go to standard output, everything else to standard error; the exit code tells
 //! how it ended ([`exit::Exit`]).
-//! Not in here: what a broker or a client does (the broker's library, the client SDK).
+//! Not in here: brokers and clients themselves (the broker's library, the client SDK).
 
 mod args;
 mod bench;
@@ -59,8 +59,8 @@ use serde_json::json;
 use exit::{Exit, Failure};
 use output::{Output, note_error, notes_as_json};
 
-/// What one thread allocates another frees here, all the time: frames, timers, answers. That is
-/// where it does better than the system's.
+/// Frames, timers and answers are allocated by one thread and freed by another. In this it does
+/// better than the system's allocator.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -116,7 +116,7 @@ enum Command {
     Man(man::Man),
 }
 
-/// The command line with what its help says besides: defaults and exit codes.
+/// The command line with additions to its help: defaults and exit codes.
 fn described() -> clap::Command {
     let help = format!(
         "Exit codes:\n{}\nWith --json a failure is printed as {{\"error\", \"message\", \"exit_code\"}} on standard output.",
@@ -131,7 +131,7 @@ fn described() -> clap::Command {
     command.after_long_help(more)
 }
 
-/// What has to be known of the command line if it cannot be read.
+/// The flags that matter even if the command line cannot be read.
 struct Early {
     json: bool,
     log_is_json: bool,
@@ -160,7 +160,7 @@ impl Early {
     }
 }
 
-/// Reads the command line and does what it says.
+/// Reads the command line and runs the command.
 fn main() -> ExitCode {
     let early = Early::look();
     if early.log_is_json {

@@ -18,8 +18,8 @@ const LIKE_SECONDS: RangeInclusive<u64> = 100_000_000..=99_999_999_999;
 /// The offsets that there are, in minutes: from Baker Island to Kiribati.
 const OFFSETS: RangeInclusive<i64> = -12 * 60..=14 * 60;
 
-/// A point in time: RFC 3339 with an offset, or milliseconds since the Unix epoch. What is finer
-/// than a millisecond is rounded up, for nothing is ever early.
+/// A point in time: RFC 3339 with an offset, or milliseconds since the Unix epoch. Fractions of a
+/// millisecond are rounded up, for nothing is ever early.
 pub(crate) fn time(text: &str) -> Result<Time, String> {
     let text = text.trim();
     let bad = || {
@@ -44,7 +44,7 @@ fn offset(text: &str) -> Option<(i64, &str)> {
     const DATE: usize = "2030-01-31".len();
     let at = text.get(DATE..)?.rfind(['+', '-'])? + DATE;
     let (sign, number) = text[at..].split_at(1);
-    // Two digits of hours: what has more, or other characters, is no time at all.
+    // Two digits of hours: a text with more, or with other characters, is no time.
     let (hours, minutes) = number.split_at_checked(2)?;
     let minutes = minutes.trim_start_matches(':');
     let minutes = if minutes.is_empty() { 0 } else { minutes.parse::<u8>().ok()? };

@@ -1,4 +1,4 @@
-//! What goes to standard output: JSON for programs, tables and colours for people.
+//! Standard output: JSON for programs, tables and colours for people.
 //!
 //! Invariant: with `--json` every line of standard output is one JSON object; colours are only for
 //! a terminal; a reader that stops ends the command, without a panic.
@@ -33,7 +33,7 @@ impl Output {
         Self { json, colour: colours(io::stdout().is_terminal()) }
     }
 
-    /// For what goes to standard error.
+    /// The same for standard error.
     pub(crate) fn for_errors() -> Self {
         Self { json: false, colour: colours(io::stderr().is_terminal()) }
     }
@@ -61,7 +61,7 @@ impl Output {
         out.write_all(b"\x1b[2J\x1b[H").and_then(|()| out.flush()).map_err(|e| Failure::output(&e))
     }
 
-    /// Writes `value` as JSON if that was asked for, else what `text` says.
+    /// Writes `value` as JSON if that was asked for, else the result of `text`.
     pub(crate) fn either(self, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
         if self.json { self.object(value) } else { self.text(&text()) }
     }

@@ -1,4 +1,4 @@
-//! `mtimer ping`: whether a broker is there. What health checks ask.
+//! `mtimer ping`: whether a broker is there. For health checks.
 
 use std::time::Duration;
 
@@ -95,7 +95,7 @@ impl Ping {
     }
 
     async fn ask(&self, broker: &str) -> Result<Pong, Failure> {
-        // The time for all of it is what bounds the parts.
+        // The time for all of it bounds the parts.
         let builder = Client::builder()
             .brokers([broker])
             .token(self.token.read()?)

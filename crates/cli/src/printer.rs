@@ -25,7 +25,7 @@ pub(crate) struct Printer {
 const MAX_LINES: usize = 1_024;
 
 impl Printer {
-    /// Also returns what is cancelled when nobody reads any more.
+    /// Also returns a token that is cancelled when nobody reads any more.
     pub(crate) fn start(out: impl Write + Send + 'static) -> Result<(Self, CancellationToken), Failure> {
         let (lines, waiting) = mpsc::channel(MAX_LINES);
         let closed = CancellationToken::new();

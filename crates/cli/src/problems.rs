@@ -1,4 +1,4 @@
-//! What is wrong, in sentences: for `mtimer status` and `mtimer cluster status`.
+//! Problems, in sentences: for `mtimer status` and `mtimer cluster status`.
 //!
 //! Brokers judge, and say it in numbers (`broker/src/reports.rs`, `/readyz`). Here are the words.
 
@@ -15,7 +15,7 @@ const NEAR_BUDGET: u64 = 90;
 /// Destinations, and brokers, that a sentence names.
 const NAMED: usize = 5;
 
-/// Says what the value of a counter means; other numbers may have more to say.
+/// Says the meaning of a counter's value; other numbers may have more to say.
 type Sentence = fn(u64, &Status) -> String;
 
 /// Counters that are 0 while all is well, and the sentence for any other value. The gravest first.
@@ -189,7 +189,7 @@ const PROBLEMS: [(&str, Sentence); 28] = [
     }),
 ];
 
-/// What brokers say of themselves that is not as it should be.
+/// Problems that brokers report of themselves.
 pub(crate) fn of_status(status: &Status) -> Vec<String> {
     let value = |name: &str| match name {
         // The broker looks at them every ten seconds only.

@@ -15,7 +15,7 @@ pub(crate) fn bytes(what: &str, total: u64) -> ProgressBar {
     style(ProgressBar::new(total), what, "{msg} [{bar:32}] {bytes}/{total_bytes} {bytes_per_sec} {eta}")
 }
 
-/// Counts what has no known end.
+/// Counts items whose number is not known.
 pub(crate) fn counter(what: &str) -> ProgressBar {
     style(ProgressBar::no_length(), what, "{msg} {human_pos} {rate} {elapsed}")
 }

@@ -64,7 +64,7 @@ impl GetCommand {
     }
 }
 
-/// What there is to show of a timer; of one that is dead also why and since when.
+/// The fields of a timer to show; of a dead one also why and since when.
 async fn object_of(client: &Client, target: Target) -> Result<Map<String, Value>, Failure> {
     let found = client.get(target).await?;
     let found = found.ok_or_else(|| Failure::new(Exit::NotFound, "there is no such timer"))?;
@@ -101,7 +101,7 @@ impl RescheduleCommand {
     }
 }
 
-/// Shows an answer that is a result, whatever the exit code.
+/// Shows an answer that is a result, with any exit code.
 fn answered(
     out: Output,
     result: &str,

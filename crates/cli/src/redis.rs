@@ -53,7 +53,7 @@ impl TlsArgs {
         PartialConfig { redis, redis_tls_ca, redis_tls_cert, redis_tls_key, ..PartialConfig::default() }
     }
 
-    /// What it takes to enter these servers.
+    /// Options to connect to these servers.
     pub(crate) fn options(&self, urls: &[String], cluster: &str) -> RedisOptions {
         let Self { redis_tls_ca, redis_tls_cert, redis_tls_key } = self.clone();
         let tls = ClientFiles { authorities: redis_tls_ca, certificate: redis_tls_cert, key: redis_tls_key };
@@ -72,7 +72,7 @@ impl TlsArgs {
     }
 }
 
-/// What the store is given.
+/// Options of the store.
 pub(crate) fn options(config: &RedisConfig, cluster: &str) -> RedisOptions {
     let durability = match config.replication {
         None => RedisDurability::Redis,

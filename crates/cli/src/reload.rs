@@ -1,7 +1,7 @@
-//! HUP at a broker: what is read again, and what would need a restart.
+//! HUP at a broker: files that are read again, settings that need a restart.
 //!
-//! Invariant: HUP never ends a broker, whatever its settings, and what cannot be read again changes
-//! nothing.
+//! Invariant: HUP never ends a broker, with any settings, and a file that cannot be read again
+//! changes nothing.
 //! Not in here: reading the files of tokens and certificates ([`mtimer_broker::Broker::reload`]),
 //! and the password of Redis ([`Opened::reload`]).
 
@@ -14,13 +14,13 @@ use super::settings::{Source, as_json};
 use super::signals::Hangups;
 use super::store::Opened;
 
-/// What a HUP changes. From when this exists on, none ends the process.
+/// State that a HUP reloads. From when this exists on, no HUP ends the process.
 pub(crate) struct Reload {
     hangups: Hangups,
     source: Source,
     /// The settings in use.
     used: PartialConfig,
-    /// What the broker reads again.
+    /// The files that the broker reads again, by their settings.
     files: Vec<&'static str>,
 }
 
@@ -69,7 +69,7 @@ impl Reload {
     }
 }
 
-/// What is read again, by the settings that name it.
+/// The files that are read again, by the settings that name them.
 fn files(settings: &PartialConfig) -> Vec<&'static str> {
     let given = [
         ("tokens", settings.tokens.is_some()),

@@ -113,7 +113,7 @@ enum ModeArg {
     AtMostOnce,
 }
 
-/// What is said of a timer that was kept although its handler may have begun.
+/// The message about a timer that was kept although its handler may have begun.
 const KEPT_BEING_DELIVERED: &str = "kept, being delivered: the live timer's handler may have begun before this \
     call. If something has to run after it, schedule again without a key or with --key-policy replace";
 

@@ -14,8 +14,8 @@ pub(crate) const OF_CLIENTS: &[&str] = &["MTIMER_TLS_CA", "MTIMER_TLS_CERT", "MT
 
 /// Flags over environment over file over defaults. `but`: variables that are not looked at.
 pub(crate) fn read(flags: PartialConfig, file: Option<&Path>, but: &[&str]) -> Result<Config, Failure> {
-    // Commands that `listen --exec` runs may start a broker: what describes their callback is no
-    // setting.
+    // Commands that `listen --exec` runs may start a broker: the variables of their callback are no
+    // settings.
     let ours = |name: &str| name == "MTIMER_LOG" || is_child_variable(name);
     // A variable that is not UTF-8 is none of ours either.
     let vars = std::env::vars_os()

@@ -1,5 +1,5 @@
 //! Signals: the first INT or TERM asks for a good end, the second ends the process at once. HUP
-//! asks a daemon to read files again, and ends what somebody watches at a terminal.
+//! asks a daemon to read files again, and ends commands that show something at a terminal.
 
 use tokio_util::sync::CancellationToken;
 
@@ -13,7 +13,7 @@ pub(crate) struct StopSignal {
 }
 
 impl StopSignal {
-    /// Starts to look for INT and TERM. `what` says what happens at the first of them.
+    /// Starts to look for INT and TERM. `what` says the effect of the first of them.
     pub(crate) fn on_signals(what: &'static str) -> Result<Self, Failure> {
         Self::start(what, false)
     }

@@ -32,7 +32,7 @@ pub(crate) struct StatusCommand {
     client: ClientArgs,
 }
 
-/// What is counted in the store.
+/// Numbers that are counted in the store.
 const STORED: [&str; 7] = ["pending", "retrying", "parked", "taken", "dead", "keys", "residue"];
 
 impl StatusCommand {
@@ -41,7 +41,7 @@ impl StatusCommand {
         let asked =
             if self.all { self.client.looking(ask).await } else { self.client.looking_at_one(ask).await };
         let (info, status) = asked?;
-        // What is not known is not shown as a number.
+        // Unknown counts are not shown as numbers.
         let unknown = problems::count(&status, "stored_unknown_partitions");
         let age_ms = problems::count(&status, "stored_age_ms");
         let numbers = [

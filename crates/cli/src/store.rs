@@ -1,6 +1,6 @@
 //! Opens the store that the settings name.
 //!
-//! Not in here: removing what a temporary store leaves behind (see [`super::local`]).
+//! Not in here: removing the leftovers of a temporary store (see [`super::local`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,7 +73,7 @@ impl Opened {
         Self { store, other_clusters: Vec::new(), unprotected: Vec::new(), embedded: None, redis: None }
     }
 
-    /// Reads user and password of Redis again. The store logs what comes of it.
+    /// Reads user and password of Redis again. The store logs the result.
     pub(crate) async fn reload(&self) {
         if let Some(redis) = self.redis.clone() {
             // It reads files.

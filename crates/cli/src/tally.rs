@@ -18,8 +18,8 @@ pub(crate) enum Reference {
     /// This host's, to the microsecond: broker and client are in one process, and the cluster's
     /// clock is the host's.
     Host { base: Instant, base_us: u64 },
-    /// As before, but the store's clocks have a say in the cluster's: early is what is early by
-    /// both.
+    /// As before, but the store's clocks have a say in the cluster's: a callback is early only if
+    /// it is by both.
     Both { base: Instant, base_us: u64, client: Client },
     /// The cluster's as the client sees it, in ms.
     Cluster(Client),
@@ -67,8 +67,8 @@ impl Reference {
     }
 }
 
-/// An instant and what the host's clock, which `host` reads, showed then, once a clock that shows
-/// `ms` is the same.
+/// An instant and the host's clock then, which `host` reads, once a clock that shows `ms` agrees
+/// with it.
 async fn same_clock(ms: impl Fn() -> u64, host: impl Fn() -> (Instant, u64)) -> Option<(Instant, u64)> {
     let began = tokio::time::Instant::now();
     loop {
@@ -83,8 +83,8 @@ async fn same_clock(ms: impl Fn() -> u64, host: impl Fn() -> (Instant, u64)) -> 
     }
 }
 
-/// An instant and what the host's clock showed then. A thread may be put aside between two
-/// readings: the closest pair of several counts.
+/// An instant and the host's clock then. A thread may be put aside between two readings: the
+/// closest pair of several counts.
 fn host_now() -> (Instant, u64) {
     let reading = || {
         let before = Instant::now();
@@ -158,7 +158,7 @@ impl CallbackTally {
         let now_us = self.reference.now_us();
         let number = callback.payload.first_chunk().map(|b| u64::from_le_bytes(*b));
         let timer = number.and_then(|n| self.timers.get(usize::try_from(n).ok()?));
-        // Nobody else has this destination: what is no number of ours has come once too often.
+        // Nobody else has this destination: a number that is not ours has come once too often.
         let Some((timer, before)) = timer.and_then(|timer| Some((timer, timer.add()?))) else {
             self.duplicates.fetch_add(1, Ordering::AcqRel);
             return true;
@@ -226,7 +226,7 @@ impl CallbackTally {
 pub(crate) fn histogram() -> Histogram<u64> {
     match Histogram::new_with_bounds(1, MAX_LATENESS_US, 3) {
         Ok(histogram) => histogram,
-        // The bounds are constants within what the histogram takes.
+        // The bounds are constants within the histogram's range.
         Err(error) => unreachable!("{error}"),
     }
 }

@@ -282,8 +282,8 @@ impl FileArgs {
         Failure::usage(format!("the tokens file {} is not valid: {error}", self.file.display()))
     }
 
-    /// Opens the file, and makes it if that is wanted. Other commands cannot change it until what
-    /// is returned is dropped.
+    /// Opens the file, and makes it if that is wanted. Other commands cannot change it until the
+    /// result is dropped.
     fn lock(&self, create: bool) -> Result<File, Failure> {
         loop {
             let file = private()
@@ -395,7 +395,7 @@ fn line(entry: &TokenEntry) -> String {
     line
 }
 
-/// When what is valid for so long ends, in ms since 1970.
+/// End of a validity from now of so long, in ms since 1970.
 fn expiry(span: Duration) -> u64 {
     moment::millis(since_1970() + span)
 }
@@ -404,7 +404,7 @@ fn since_1970() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// What there is to show of a token. Its hash is of no use to anybody.
+/// The fields of a token to show. Its hash is of no use to anybody.
 fn to_json(entry: &TokenEntry) -> Value {
     json!({
         "id": entry.id,

@@ -24,6 +24,6 @@ pub(crate) fn sink() -> Option<std::sync::Arc<dyn mtimer_broker::traces::SpanSin
     None
 }
 
-/// Exports what is left.
+/// Exports the remaining spans.
 #[cfg(not(feature = "otel"))]
 pub(crate) fn finish() {}

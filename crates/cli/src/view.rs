@@ -66,7 +66,7 @@ fn state(state: TimerState) -> &'static str {
     }
 }
 
-/// What `get` answers.
+/// The object that `get` shows.
 pub(crate) fn timer_object(view: &TimerView) -> Map<String, Value> {
     let mut object = timer(&view.timer);
     if let TimerState::Pending { fire } | TimerState::Retrying { fire, .. } = view.state {
@@ -113,7 +113,7 @@ pub(crate) fn unconfirmed_object(row: &UnconfirmedRow) -> Map<String, Value> {
     object
 }
 
-/// What people look for first.
+/// The fields that people look for first.
 const FIRST: [&str; 7] = ["id", "key", "group", "app", "state", "due", "payload"];
 
 /// An object for people: a line for each field that says something.

@@ -1,5 +1,5 @@
-//! Text that fits a terminal's window: what matters most is at the top, and what does not fit is
-//! counted.
+//! Text that fits a terminal's window: the most important lines are at the top, and those that do
+//! not fit are counted.
 //!
 //! Invariant: a fitted text has no more lines than the window has rows, and none is wider.
 
@@ -28,7 +28,7 @@ impl Window {
 /// Lines that belong together.
 #[derive(Debug)]
 pub(crate) struct Section {
-    /// What a line is, in the plural, to say how many are left out.
+    /// The name of a line, in the plural, to say how many are left out.
     pub(crate) what: &'static str,
     /// So many lines at the beginning are a head.
     pub(crate) head: usize,
@@ -108,7 +108,7 @@ fn glyphs(line: &str) -> Vec<&str> {
         }
     }
     match all.last() {
-        // What is left over ends a colour.
+        // The leftover text ends a colour.
         Some(last) if start < line.len() => {
             let from = start - last.len();
             all.pop();
@@ -125,14 +125,14 @@ fn cut(line: &str, columns: usize) -> String {
         return line.to_owned();
     }
     let mut kept = glyphs[..columns.saturating_sub(1)].concat();
-    // A colour must not go on in what follows.
+    // A colour must not go on in the next lines.
     if line.contains('\x1b') {
         kept += "\x1b[0m";
     }
     kept + "…"
 }
 
-/// Breaks a line between words; what follows is indented.
+/// Breaks a line between words; further lines are indented.
 fn wrap(line: &str, columns: usize) -> Vec<String> {
     const INDENT: &str = "  ";
     let (mut lines, mut now, mut width) = (Vec::new(), String::new(), 0);

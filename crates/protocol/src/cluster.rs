@@ -1,10 +1,10 @@
-//! The cluster in messages: who owns which partition, what brokers tell each other, what an
-//! operator is shown.
+//! The cluster in messages: the owners of partitions, messages between brokers, views for
+//! operators.
 //!
 //! Purpose: the values of membership and assignment on the wire.
 //! Invariant: a [`Topology`] is ordered by (term, version); its holder never goes back to an
 //! older one.
-//! Not in here: how a leader is found, who is given what.
+//! Not in here: how a leader is found, and how it assigns partitions.
 
 use mtimer_types::limits::{MAX_BROKERS, MAX_PARTITIONS};
 use mtimer_types::{Destination, Epoch, PartitionId, Term};
@@ -46,7 +46,7 @@ pub struct BrokerEntry {
 }
 
 impl Topology {
-    /// What it is ordered by.
+    /// Its place in the order of topologies.
     pub fn stamp(&self) -> (Term, u64) {
         (self.term, self.version)
     }
@@ -67,11 +67,11 @@ impl Topology {
 /// From one broker to the leader.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum PeerRequest {
-    /// Still here, and this is what there is; answered by [`PeerAnswer::Heard`].
+    /// Still here, with this state; answered by [`PeerAnswer::Heard`].
     Heartbeat(Heartbeat),
 }
 
-/// What a broker tells the leader.
+/// The message of a broker to the leader.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Heartbeat {
     /// Name of the cluster that it is configured for.
@@ -103,13 +103,13 @@ pub struct Heartbeat {
     /// nobody reaches it at its address.
     #[serde(deserialize_with = "at_most::<PARTITIONS, _, _>")]
     pub unreachable: Vec<PartitionId>,
-    /// What it has to do.
+    /// Its load.
     pub load: BrokerLoad,
     /// The highest epoch that it has seen, of any partition.
     pub epoch: Epoch,
 }
 
-/// What a broker has to do, in numbers.
+/// The load of a broker, in numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct BrokerLoad {
     /// Sessions past the handshake.
@@ -143,7 +143,7 @@ pub enum PeerAnswer {
     },
     /// The broker contradicts the cluster and cannot be a part of it.
     Refused {
-        /// What contradicts what, and what to do.
+        /// The contradiction and the fix.
         message: String,
     },
 }
@@ -181,7 +181,7 @@ pub struct MemberView {
     pub owned: u32,
     /// Partitions that it cannot serve just now.
     pub unreachable: u32,
-    /// What it has to do.
+    /// Its load.
     pub load: BrokerLoad,
 }
 
@@ -190,11 +190,11 @@ pub struct MemberView {
 pub struct BrokerView {
     /// Where it is reached; empty: it has no cluster around it.
     pub address: String,
-    /// What it has to do.
+    /// Its load.
     pub load: BrokerLoad,
     /// Payload and bookkeeping bytes of timers in memory (estimate).
     pub loaded_bytes: u64,
-    /// What it owns, in order.
+    /// The partitions that it owns, in order.
     #[serde(deserialize_with = "at_most::<PARTITIONS, _, _>")]
     pub partitions: Vec<PartitionView>,
     /// Destinations that sessions are registered for or that have timers in memory; the first

@@ -1,6 +1,6 @@
 //! Frames and their bytes. The one place that knows bincode.
 //!
-//! A frame is a length (u32, big endian, of what follows) and a body. The body is one message in
+//! A frame is a length (u32, big endian, of the body) and a body. The body is one message in
 //! bincode 2's standard configuration (little endian, variable-length integers), through serde.
 //! Every decode has a limit: without one, a few bytes that announce a huge text would make the
 //! allocator abort the process. bincode reserves and clears the memory of a text before it looks

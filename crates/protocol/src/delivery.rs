@@ -32,7 +32,7 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// Returns the bytes of payload and headers: what one delivery takes more than another.
+    /// Returns the bytes of payload and headers, the variable part of a delivery's size.
     pub fn content_bytes(&self) -> usize {
         self.payload.len() + self.headers.bytes()
     }

@@ -2,8 +2,8 @@
 //!
 //! Purpose: the messages, their bytes, their versions. `docs/protocol.md` describes the same bytes
 //! for those who write a client in another language; golden tests hold both together.
-//! Invariant: whatever arrives, decoding allocates no more than the frame limit and never panics.
-//! Not in here: sockets, sessions, who may say what when.
+//! Invariant: decoding any bytes allocates no more than the frame limit and never panics.
+//! Not in here: sockets, sessions, permissions, the order of messages.
 
 #![warn(missing_docs, clippy::missing_errors_doc)]
 

@@ -2,7 +2,7 @@
 //!
 //! The order of variants and fields is the wire format: new ones go to the end, and, once version 1
 //! is released, only with a new [`VERSION`]. [`ClientMessage::Hello`], [`ServerMessage::Welcome`]
-//! and [`ServerMessage::Refused`] keep their place for ever. What they carry is in `request`,
+//! and [`ServerMessage::Refused`] keep their place for ever. Their contents are in `request`,
 //! `ops`, `error`, `query`, `delivery` and `cluster`.
 
 use std::fmt;
@@ -45,7 +45,7 @@ pub enum ClientMessage {
         /// `MAX_CREDIT`.
         credit: u32,
     },
-    /// Takes no more callbacks under this number; what is delivered may still be settled.
+    /// Takes no more callbacks under this number; delivered timers may still be settled.
     Unregister {
         /// Which.
         registration: u32,
@@ -69,14 +69,15 @@ pub enum ClientMessage {
     Query {
         /// Chosen by the client, comes back in the answer.
         corr: u64,
-        /// What is asked.
+        /// The question.
         query: Query,
     },
     /// To be answered with the same number.
     Ping(u64),
     /// The answer to a ping.
     Pong(u64),
-    /// No more deliveries, please: the client stops after it has settled what it has.
+    /// No more deliveries, please: the client stops after it has settled the deliveries that it
+    /// has.
     Goodbye,
     /// From one broker to another, answered by [`ServerMessage::Peer`].
     Peer(PeerRequest),
@@ -97,7 +98,7 @@ pub struct Hello {
     pub software: String,
     /// Proof of who it is; empty where none is needed.
     pub token: String,
-    /// What it is here for.
+    /// The purpose of the connection.
     pub role: Role,
 }
 
@@ -114,7 +115,7 @@ impl fmt::Debug for Hello {
     }
 }
 
-/// What a connection is for. Places for brokers and observers are kept apart from those for
+/// The purpose of a connection. Places for brokers and observers are kept apart from those for
 /// clients, so that a broker that is full of clients still takes part in its cluster and can be
 /// looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -122,7 +123,7 @@ pub enum Role {
     /// Schedules timers and takes callbacks; everything is allowed but [`ClientMessage::Peer`].
     #[default]
     Client,
-    /// Another broker: [`ClientMessage::Peer`] and what an observer may.
+    /// Another broker: [`ClientMessage::Peer`] and all that an observer may send.
     Broker,
     /// Looks on: [`ClientMessage::Query`], pings, and a goodbye.
     Observer,
@@ -176,7 +177,7 @@ pub enum ServerMessage {
     /// The answer to a ping, with the cluster clock. With [`UNASKED_PONG`] it answers none: the
     /// clock was corrected.
     Pong(u64, Time),
-    /// The broker stops: settle what you have, then go elsewhere.
+    /// The broker stops: settle your deliveries, then go elsewhere.
     Closing,
     /// Who is to own which partition: after the welcome of a broker that is part of a cluster, and
     /// at every change.
@@ -207,7 +208,7 @@ pub struct Welcome {
     pub software: String,
     /// Kind of store.
     pub store: String,
-    /// What an answered schedule means.
+    /// The durability level of an answered schedule.
     pub durability: String,
     /// Partitions of the cluster.
     pub partitions: u16,

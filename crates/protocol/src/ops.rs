@@ -1,4 +1,4 @@
-//! What clients ask for, and how it is answered: one module for each operation.
+//! The operations of clients, and how each is answered: one module for each.
 //!
 //! The order of the operations, and of variants and fields, is the wire format, see `message`.
 
@@ -87,14 +87,14 @@ macro_rules! operations {
                 all
             }
 
-            /// What a token has to allow.
+            /// The verb that a token has to allow.
             pub const fn verb(&self) -> Verb {
                 match self {
                     $(Self::$name(_) => <$name as Operation>::VERB),*
                 }
             }
 
-            /// What it is about.
+            /// The timer or key that it is about.
             pub fn subject(&self) -> Subject<'_> {
                 match self {
                     $(Self::$name(op) => op.subject()),*

@@ -1,4 +1,4 @@
-//! Whatever arrives is a message or a refusal: no panic, no abort, no memory beyond the frame's own
+//! Any bytes are a message or a refusal: no panic, no abort, no memory beyond the frame's own
 //! measure.
 
 #![allow(clippy::unwrap_used)]
@@ -186,7 +186,7 @@ proptest! {
             let at = at.index(body.len());
             body[at] = byte;
         }
-        // What is read is written back as the same value.
+        // A message that is read is written back as the same value.
         if let Ok(message) = client(&body) {
             prop_assert_eq!(client(&encode(&message).unwrap()), Ok(message));
         }

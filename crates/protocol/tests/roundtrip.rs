@@ -1,4 +1,4 @@
-//! What is written is read again, with any values in it.
+//! A message that is written is read again, with any values in it.
 
 #![allow(clippy::unwrap_used)]
 

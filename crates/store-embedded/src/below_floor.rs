@@ -96,11 +96,11 @@ mod tests {
 
     #[test]
     fn a_deletion_stays_as_long_as_anything_older_of_its_range() {
-        // What is older goes whatever is above it.
+        // An older table goes, no matter what lies above it.
         assert_eq!(found(&[(4, 0, 90), (6, 10, 20)], 10, 50), [(6, 10, 20)]);
         // The newer one has to stay: it may delete rows of the older one that stays.
         assert_eq!(found(&[(5, 18, 30), (6, 10, 20), (6, 21, 55)], 10, 50), [(6, 10, 20)]);
-        // With what it lies over it can go, once that lies within it or is gone.
+        // It can go together with the older tables, once those lie within the range or are gone.
         assert_eq!(found(&[(5, 12, 30), (6, 10, 20)], 10, 50), [(6, 10, 20)]);
         assert_eq!(found(&[(5, 10, 30), (6, 10, 20)], 10, 50), [(5, 10, 30), (6, 10, 20)]);
         // A range takes everything with it that lies within.
@@ -145,7 +145,7 @@ mod tests {
                 let newest = tables.iter().rev().find_map(|(_, rows)| rows.iter().find(|(k, _)| *k == key));
                 newest.is_some_and(|(_, is_set)| *is_set)
             };
-            // The newest of all: deletions of what is set below the floor.
+            // The newest of all: deletions of the rows below the floor.
             let deleted: Vec<_> = (0..floor).filter(|k| read(&tables, *k)).map(|k| (k, false)).collect();
             let at = 1 + below(3) as usize;
             let newest = [deleted.clone(), vec![(79, read(&tables, 79))]].concat();

@@ -16,7 +16,7 @@ use crate::layout::Space;
 use crate::tables;
 
 /// Bytes of tables that are read and checked when a directory is opened: a few seconds' reading.
-/// What is beyond them is checked when it is read, block by block.
+/// Tables beyond them are checked block by block when they are read.
 pub(crate) const CHECKED_AT_OPEN: u64 = 1024 * 1024 * 1024;
 /// The engine's key spaces: ours and its own, which holds their names.
 const SPACES: usize = Space::ALL.len() + 1;
@@ -31,7 +31,7 @@ pub(crate) struct JournalFile {
     pub(crate) is_sealed: bool,
 }
 
-/// What follows the last whole batch of the newest journal and was not synced.
+/// The unsynced bytes after the last whole batch of the newest journal.
 #[derive(Debug)]
 pub(crate) struct Torn {
     pub(crate) path: PathBuf,
@@ -39,19 +39,19 @@ pub(crate) struct Torn {
     pub(crate) bytes: u64,
 }
 
-/// What the journals hold.
+/// Contents of the journals.
 #[derive(Debug, Default)]
 pub(crate) struct JournalCheck {
     pub(crate) walk: Walk,
     pub(crate) damages: Vec<Damage>,
-    /// What was written with this sequence number of the engine or a later one was written after
-    /// everything that is lost. 0: nothing is lost. `u64::MAX`: it is not known.
+    /// Rows with this sequence number of the engine or a later one were written after everything
+    /// that is lost. 0: nothing is lost. `u64::MAX`: it is not known.
     pub(crate) intact_from: u64,
     torn: Option<Torn>,
 }
 
 impl JournalCheck {
-    /// Cuts off what was not synced, and returns how much it was.
+    /// Cuts off the unsynced bytes, and returns how many they were.
     pub(crate) fn cut_torn(&self) -> io::Result<Option<&Torn>> {
         if let Some(torn) = &self.torn {
             let file = File::options().write(true).open(&torn.path)?;
@@ -103,7 +103,7 @@ pub(crate) fn read_journal(path: &Path) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Goes through the journals. `on_journal` sees each of them, with what is damaged in it.
+/// Goes through the journals. `on_journal` sees each of them, with the damage in it.
 pub(crate) fn check_journals(
     database: &Path,
     watermark: Option<u64>,
@@ -227,7 +227,7 @@ fn has_tables(space: &Path) -> bool {
     space.join("tables").read_dir().is_ok_and(|mut entries| entries.next().is_some())
 }
 
-/// Checks everything before the engine opens it. Returns what the journals hold.
+/// Checks everything before the engine opens it. Returns the contents of the journals.
 pub(crate) fn check(directory: &Path, database: &Path, limit: u64) -> io::Result<JournalCheck> {
     let watermark = group::watermark(directory)?;
     let mut checked = check_journals(database, watermark, |_, _| {})?;

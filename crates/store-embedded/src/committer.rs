@@ -36,7 +36,7 @@ pub(crate) const MAX_WAITING: usize = 4_096;
 /// much later.
 const MAX_GROUP: usize = 16_384;
 
-/// Carries out a call and returns what answers it.
+/// Carries out a call and returns the function that answers it.
 type WorkFn = Box<dyn FnOnce(&mut Committer) -> AnswerFn + Send>;
 /// Answers a call: with its result, or with the fault that came in between.
 pub(crate) type AnswerFn = Box<dyn FnOnce(Option<&Fault>) + Send>;
@@ -106,8 +106,8 @@ impl Committer {
         }
     }
 
-    /// Works until somebody closes the store. What the directory is locked with is given up last,
-    /// then the caller that closed it is told.
+    /// Works until the store is closed. Releases the directory's lock last, then tells the caller
+    /// that closed it.
     pub(crate) fn run(mut self, calls: Receiver<CommitterCall>, lock: std::fs::File) {
         let mut unsynced_since: Option<Instant> = None;
         while self.closing.is_empty() {
@@ -206,7 +206,7 @@ impl Committer {
         answers.into_iter().for_each(|deliver| deliver(self.broken.as_ref()));
     }
 
-    /// Makes everything written durable; then what lies below the floors is not needed again.
+    /// Makes everything written durable; then rows below the floors are not needed again.
     fn sync(&mut self) {
         self.guard(|committer| {
             committer.tree.sync()?;
@@ -236,7 +236,7 @@ impl Committer {
         }
     }
 
-    /// A fault with what it needs to be understood: how much space there is, or what is damaged.
+    /// Adds the free space, or the damage, to a fault, so that it can be understood.
     fn explained(&mut self, fault: Fault) -> Fault {
         match (fault, self.space.lacks()) {
             (Fault::NoSpace(_) | Fault::Background, Some((path, free, needed))) => Fault::NoSpace(
@@ -395,7 +395,7 @@ mod tests {
         assert_eq!(raise(&mut committer), Ok(Term(1)));
         committer.tree.fail_sync = true;
         assert!(matches!(raise(&mut committer), Err(StoreError::Unusable(_))), "it may not be on disk");
-        // A later sync would succeed: the operating system forgets what it could not write.
+        // A later sync would succeed: the operating system forgets pages that it could not write.
         assert!(matches!(raise(&mut committer), Err(StoreError::Unusable(_))), "nor may what follows");
         assert!(!committer.tree.is_dirty(), "nothing more is synced");
         assert!(committer.owner(PartitionId(0)).is_err());

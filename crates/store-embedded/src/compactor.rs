@@ -4,8 +4,8 @@
 //! engine's own workers end the whole database when a merge fails, so they are told to merge
 //! nothing ([`never`]): they only write memory tables to disk.
 //!
-//! Invariant: a merge stops before it has taken more than what memory tables and journals leave, or
-//! half of the free space, and what it has written is removed then.
+//! Invariant: a merge stops before it has taken more space than memory tables and journals leave,
+//! or half of the free space; the files that it has written are then removed.
 //!
 //! Not in here: how much space that is ([`crate::tree`]), which operations are refused.
 
@@ -38,18 +38,18 @@ pub(crate) const NEWEST_TABLES: u8 = 4;
 pub(crate) const BASE_BYTES: u64 = TABLE_BYTES * NEWEST_TABLES as u64;
 /// How often is looked whether there is something to do.
 const TICK: Duration = Duration::from_millis(250);
-/// A memory table goes to disk when it is this old: until then its rows keep a journal, and what
-/// they delete keeps its place in the tables.
+/// A memory table goes to disk when it is this old: until then its rows keep a journal, and the
+/// rows that they delete stay in the tables.
 const FLUSH_AFTER: Duration = Duration::from_secs(60);
 /// The same while space is short.
 const FLUSH_SOON: Duration = Duration::from_secs(3);
-/// What had too little space is tried again after this time.
+/// A merge that had too little space is tried again after this time.
 const RETRY_AFTER: Duration = Duration::from_secs(10);
 /// The same while the committer waits for it.
 const RETRY_SOON: Duration = Duration::from_millis(500);
 /// Bytes that a merge reads between two looks at the free space.
 const LOOK_BYTES: usize = 1024 * 1024;
-/// Smaller spaces are not worth being rewritten for what is deleted in them.
+/// Smaller spaces are not worth being rewritten for their deleted rows.
 const WORTH_BYTES: u64 = 1024 * 1024;
 /// Most bytes that a rewriting of a whole space keeps: a few seconds' work, during which no other
 /// merge of the space runs.
@@ -71,7 +71,7 @@ fn leveled() -> Leveled {
     Leveled::default().with_l0_threshold(NEWEST_TABLES).with_table_target_size(TABLE_BYTES)
 }
 
-/// What the compactor, its merges and the committer know of each other.
+/// State that the compactor, its merges and the committer share.
 #[derive(Debug)]
 pub(crate) struct CompactorState {
     path: PathBuf,
@@ -87,8 +87,8 @@ pub(crate) struct CompactorState {
     is_rewriting: AtomicBool,
     is_awaited: AtomicBool,
     fault: OnceLock<Fault>,
-    /// Of each partition: before this time, ms, nothing is pending, and never will be again unless
-    /// it is lowered first; and what is known of it is synced.
+    /// For each partition: before this time, ms, nothing is pending, nor will be again unless the
+    /// floor is lowered first; this is synced.
     floors: Mutex<BTreeMap<PartitionId, u64>>,
     /// Merges see no space.
     #[cfg(test)]
@@ -138,7 +138,7 @@ impl CompactorState {
         self.is_blocked.load(Ordering::Relaxed)
     }
 
-    /// What has ended the compactor, if something has.
+    /// The fault that has ended the compactor, if one has.
     pub(crate) fn fault(&self) -> Option<Fault> {
         self.fault.get().cloned()
     }
@@ -166,9 +166,8 @@ impl CompactorState {
         free_bytes(&self.path)
     }
 
-    /// Bytes that a merge may take; `None`: it cannot be seen. A part of what is free it may take
-    /// also if that is for others: it gives back what it takes, and without merges space never
-    /// comes back.
+    /// Bytes that a merge may take; `None`: it cannot be seen. It may take a part of the free space
+    /// that is meant for others: it gives it back, and without merges space never comes back.
     pub(crate) fn available(&self) -> Option<u64> {
         let free = self.free()?;
         Some(free.saturating_sub(self.floor.load(Ordering::Relaxed)).max(free / MERGE_SHARE))
@@ -278,7 +277,7 @@ fn lacks_space(error: &LsmError) -> bool {
     matches!(error, LsmError::Io(error) if error.kind() == std::io::ErrorKind::StorageFull)
 }
 
-/// What is known of one space between two looks.
+/// State of one space between two looks.
 struct Upkeep {
     space: Keyspace,
     /// The memory table that was seen last, and since when.
@@ -293,7 +292,7 @@ struct Upkeep {
     orphans: u64,
     /// The last merge was a rewriting that had too little space: an ordinary one is next.
     has_rewritten_in_vain: bool,
-    /// The tables that were looked at last for what lies below the floors, and those.
+    /// The tables that were last searched for rows below the floors, and these floors.
     swept: Option<(u64, BTreeMap<PartitionId, u64>)>,
 }
 
@@ -313,7 +312,7 @@ impl Upkeep {
         }
     }
 
-    /// Does what is to be done. Returns whether it may go on at once.
+    /// Does the work that is due. Returns whether it may go on at once.
     fn tend(&mut self, state: &CompactorState, db: &Database) -> Result<bool, Fault> {
         let now = Instant::now();
         self.flush_if_due(state, now)?;
@@ -425,9 +424,9 @@ impl Upkeep {
         if let (Some(free), Some(available)) = (state.free(), state.available()) {
             state.merge_floor.store(free.saturating_sub(available), Ordering::Relaxed);
         }
-        // All readers read the newest rows: what lies behind them is not needed.
+        // All readers read the newest rows: older versions are not needed.
         let newest = db.visible_seqno();
-        // What the committer waits for is a merge of the newest tables.
+        // The committer waits for a merge of the newest tables.
         let is_awaited = state.is_awaited.load(Ordering::Relaxed);
         let rewrites =
             !std::mem::take(&mut self.has_rewritten_in_vain) && !is_awaited && self.is_mostly_deleted(state);
@@ -448,12 +447,12 @@ impl Upkeep {
     }
 
     /// Whether half of the space's rows are deleted, or half of its entries are deletions of rows
-    /// that are gone already, and what is left fits beside them. Then rewriting all of it costs no
-    /// more than what goes did.
+    /// that are gone already, and the remaining rows fit beside them. Then rewriting the space
+    /// costs no more than the deleted rows did.
     fn is_mostly_deleted(&mut self, state: &CompactorState) -> bool {
         let (deletions, bytes) = (self.space.tree.tombstone_count(), self.space.tree.disk_space());
         let rows = self.rows() + deletions;
-        // Deletions leave when they are merged with what they delete, orphans or not.
+        // Deletions leave when they are merged with the rows that they delete, orphans or not.
         self.orphans = self.orphans.min(deletions);
         let deleted = deletions - self.orphans;
         let is_worth = deleted * 3 >= rows || deletions * 2 >= rows;
@@ -472,8 +471,8 @@ impl Upkeep {
         version.iter_tables().map(|table| table.metadata.item_count - table.tombstone_count()).sum()
     }
 
-    /// Removes what a merge that failed has written. Only this thread merges, and no memory table
-    /// is written meanwhile.
+    /// Removes the files of a failed merge. Only this thread merges, and no memory table is written
+    /// meanwhile.
     fn remove_unfinished(&self, first: u64) {
         let _flush = self.space.tree.get_flush_lock();
         let listed: Vec<u64> =

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// A place of a data directory that is not what was written.
+/// A place of a data directory that differs from what was written.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Damage {
     /// The damaged file.
@@ -12,10 +12,10 @@ pub struct Damage {
     pub offset: u64,
     /// How many bytes cannot be read, if that is known.
     pub bytes: Option<u64>,
-    /// How many answered write batches are lost with them, if that is known. Each holds what was
-    /// answered together.
+    /// How many answered write batches are lost with them, if that is known. Each holds operations
+    /// that were answered together.
     pub batches: Option<u64>,
-    /// What is wrong.
+    /// The damage.
     pub what: String,
 }
 

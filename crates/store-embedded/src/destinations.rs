@@ -9,7 +9,7 @@ use crate::fault::Fault;
 use crate::layout::{FactName, Space, fact_key};
 use crate::tree::Tree;
 
-/// The numbers that stand for destinations in what is stored.
+/// The numbers that stand for destinations in rows.
 #[derive(Debug, Default)]
 pub(crate) struct DestinationNumbers {
     names: Vec<Destination>,
@@ -25,7 +25,7 @@ impl DestinationNumbers {
         self.names.get(number as usize).cloned()
     }
 
-    /// A destination's number; a new one is written together with what uses it.
+    /// A destination's number; a new one is written together with the row that uses it.
     pub(crate) fn number(&mut self, dest: &Destination, tree: &mut Tree) -> Result<u32, Fault> {
         if let Some(number) = self.find(dest) {
             return Ok(number);

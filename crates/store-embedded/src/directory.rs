@@ -1,4 +1,4 @@
-//! The data directory: who may open it, and whether it is what it should be.
+//! The data directory: its lock, and the checks before it is opened.
 //!
 //! | file | what |
 //! |---|---|
@@ -71,7 +71,7 @@ impl Directory {
     }
 }
 
-/// Whether there is nothing in the directory but what opening leaves behind.
+/// Whether the directory has nothing but the files that opening leaves behind.
 fn is_empty(path: &Path) -> Result<bool, OpenError> {
     let leftovers = [LOCK, &temporary_name()];
     for entry in path.read_dir().map_err(io_error("list", path))? {
@@ -125,7 +125,7 @@ fn is_unfinished(path: &Path, database: &Path) -> io::Result<bool> {
     Ok(!database.join("keyspaces").join("1").try_exists()?)
 }
 
-/// Refuses what does not belong in a database: the engine takes every name in it for one of its
+/// Refuses names that do not belong in a database: the engine takes every name in it for one of its
 /// own, and aborts the process over one that it cannot read.
 fn check_names(path: &Path, database: &Path) -> Result<(), OpenError> {
     let is_number = |name: &OsStr| name.to_str().is_some_and(|name| name.parse::<u64>().is_ok());

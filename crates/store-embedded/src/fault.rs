@@ -6,7 +6,7 @@ use std::sync::Arc;
 use mtimer_store::{LaneError, RecordError, StoreError};
 
 /// A read or a write of the data directory that failed. After one, nothing more is written and
-/// every lane ends: what was answered before is on disk, what was not answered may or may not be.
+/// every lane ends: writes that were answered are on disk, others may or may not be.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum Fault {
     #[error(
@@ -24,7 +24,7 @@ pub(crate) enum Fault {
         "the data directory cannot be used (an earlier write in the background failed): restart the broker"
     )]
     Background,
-    /// The storage engine cannot read what it has written.
+    /// The storage engine cannot read its own files.
     #[error(
         "the data directory is damaged ({0}): stop the broker, then see what can be kept with \
          `mtimer repair --data DIR --dry-run`, or restore it from a backup"
@@ -81,7 +81,7 @@ impl From<&Fault> for StoreError {
     }
 }
 
-/// What the storage engine says, in words.
+/// The storage engine's error, in words.
 pub(crate) fn describe(error: &fjall::Error) -> String {
     match error {
         fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => error.to_string(),

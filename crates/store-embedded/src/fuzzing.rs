@@ -10,8 +10,8 @@ use crate::layout::{
 };
 use crate::remembered::{decode_answer, decode_ended, encode_answer, encode_ended};
 
-/// Every key and value is read in each of the ways that the store reads it; what is read is written
-/// and read back.
+/// Every key and value is read in each of the ways that the store reads it; each value that is read
+/// is written and read back.
 pub fn layout(data: &[u8]) {
     if let Some((fire, id)) = parse_pending_key(data) {
         let key = pending_key(PartitionId(7), fire, id);

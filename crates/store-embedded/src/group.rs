@@ -91,8 +91,8 @@ impl Watermark {
     }
 }
 
-/// What the watermark's file says. `None` if there is none, or none that can be read: then the
-/// journal alone tells what was synced.
+/// Reads the watermark's file. `None` if there is none, or none that can be read: then the journal
+/// alone tells which batches were synced.
 ///
 /// # Errors
 ///

@@ -1,5 +1,5 @@
 //! The engine's journals, read without the engine: which batches are whole, where the first flaw
-//! is, and whether what follows it was ever answered.
+//! is, and whether the batches after it were ever answered.
 //!
 //! The engine (fjall 3.1.13) stops reading silently at some flaws, refuses others, and cannot tell
 //! whether a batch had been synced. So the journals are checked here before it opens them; a golden
@@ -45,7 +45,7 @@ pub(crate) struct JournalBatch {
 ///
 /// # Errors
 ///
-/// What is wrong with it.
+/// The flaw, in words.
 pub(crate) fn parse(bytes: &[u8], at: usize) -> Result<JournalBatch, &'static str> {
     const SHORT: &str = "the batch is cut off";
     let mut rest = bytes.get(at..).ok_or(SHORT)?;
@@ -155,7 +155,7 @@ pub(crate) struct Flaw {
     pub(crate) what: &'static str,
 }
 
-/// What a flaw is, and what follows.
+/// The kinds of flaws, and the consequence of each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FlawKind {
     /// Nothing of it was synced: it may be cut off.
@@ -222,14 +222,14 @@ impl Walk {
         Ok(())
     }
 
-    /// Goes on with a batch behind a flaw, whatever is missing in between.
+    /// Goes on with a batch behind a flaw, however many are missing in between.
     pub(crate) fn skip_to(&mut self, batch: &JournalBatch) {
         let first = batch.header.map(|(group, _)| group.first);
         self.last = first.map(|first| first.saturating_sub(1));
         self.seqno = None;
     }
 
-    /// Whether what is flawed was synced. `watermark`: the number of the last synced batch
+    /// Whether the flawed bytes were synced. `watermark`: the number of the last synced batch
     /// according to its file. `is_sealed`: there is a newer journal, so this one was synced whole.
     pub(crate) fn judge(
         &self,
@@ -239,7 +239,7 @@ impl Walk {
         is_sealed: bool,
     ) -> FlawKind {
         let next = resume(bytes, flaw.at + 1).filter(|next| {
-            // What is older than the flaw is a copy in somebody's payload.
+            // A batch with an older number is a copy within a payload.
             let first = next.header.map_or(0, |(group, _)| group.first);
             self.last.is_none_or(|last| first > last)
         });
@@ -306,7 +306,7 @@ mod tests {
         assert!(first.end < 2_000, "a long value is compressed");
         let second = parse(&bytes, first.end).unwrap();
         assert_eq!((second.end, second.header), (bytes.len(), None));
-        // The start and the end as bytes: what a bridge imitates.
+        // The start and the end as bytes, which a bridge imitates.
         assert_eq!(bytes[..5], [START, 3, 0, 0, 0]);
         assert_eq!(bytes[first.end - 4..first.end], *TRAILER);
         let last = bridge(Group { seqno_floor: first.seqno, ..header(1) }, KEYSPACE);

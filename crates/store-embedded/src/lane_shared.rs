@@ -1,11 +1,11 @@
-//! What a lane and the committer share.
+//! State that a lane and the committer share.
 
 use mtimer_store::{Health, LaneError, LoadCursor};
 use mtimer_types::{Epoch, Nonce, PartitionId, Time};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
-/// What the committer knows of a lane.
+/// The committer's view of a lane.
 pub(crate) struct LaneShared {
     pub(crate) partition: PartitionId,
     pub(crate) epoch: Epoch,

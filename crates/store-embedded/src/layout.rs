@@ -1,8 +1,8 @@
-//! The bytes of keys and values: every key of the store is built here, but for those of what is
-//! remembered ([`crate::remembered`]).
+//! The bytes of keys and values: every key of the store is built here, but for those of remembered
+//! outcomes ([`crate::remembered`]).
 //!
-//! All numbers in keys are big endian, so that keys sort like what they stand for. `p` is the
-//! partition (2 bytes).
+//! All numbers in keys are big endian, so that keys sort like their values. `p` is the partition (2
+//! bytes).
 //!
 //! | space | key | value |
 //! |---|---|---|
@@ -258,7 +258,7 @@ impl RecordPosition {
     }
 }
 
-/// Writes what stands before the record in a value.
+/// Writes the head of a value, before the record.
 pub(crate) fn put_head(at: At, id: TimerId, out: &mut Vec<u8>) {
     if !matches!(at, At::Pending { .. }) {
         out.put_slice(&id.to_bytes());
@@ -281,7 +281,7 @@ pub(crate) fn put_head(at: At, id: TimerId, out: &mut Vec<u8>) {
     }
 }
 
-/// Reads what stands before the record in a value of [`Space::Queues`].
+/// Reads the head of a value of [`Space::Queues`], before the record.
 pub(crate) fn take_queue_head(queue: Queue, value: &mut Bytes) -> Option<(TimerId, At)> {
     let id = TimerId::from_u128(value.try_get_u128().ok()?);
     let at = match queue {

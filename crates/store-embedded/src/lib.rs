@@ -2,12 +2,13 @@
 //!
 //! Purpose: the store contract on a log-structured storage engine (fjall), with group commit.
 //!
-//! Invariant: what was answered survives at least a crash of the process, and at
-//! [`EmbeddedDurability::Sync`] a power cut. Opening a directory checks what was written: it takes
-//! as long as reading the journals and up to 1 GiB of tables. What was not answered never prevents
-//! it; damage to what was answered does, and is named with its place (`check.rs`).
+//! Invariant: answered writes survive at least a crash of the process, and at
+//! [`EmbeddedDurability::Sync`] a power cut. Opening a directory checks the files: it takes as long
+//! as reading the journals and up to 1 GiB of tables. Unanswered writes never prevent it; damage to
+//! answered ones does, and is named with its place (`check.rs`).
 //!
-//! Not in here: what operations mean (`mtimer_store::table`), any copy of the timers in memory.
+//! Not in here: the meaning of operations (`mtimer_store::table`), any copy of the timers in
+//! memory.
 
 #![deny(missing_docs, clippy::missing_errors_doc)]
 
@@ -110,7 +111,7 @@ impl EmbeddedStore {
         self.join();
     }
 
-    /// Sets when to warn of little free space, and when to refuse what adds.
+    /// Sets when to warn of little free space, and when to refuse operations that add.
     ///
     /// # Errors
     ///

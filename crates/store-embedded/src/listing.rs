@@ -1,5 +1,5 @@
-//! Reads by range: loads, pages of queues, and the tidying that keeps them from wading through
-//! what is gone.
+//! Reads by range: loads, pages of queues, and the tidying that keeps them from scanning deleted
+//! rows.
 //!
 //! A deleted row costs a scan time until the engine compacts it away, so nothing here starts at the
 //! beginning: each partition knows a floor below which nothing is.
@@ -19,9 +19,9 @@ use crate::table::{PartitionTable, read_row};
 /// Removals from pending after which the floor is looked for again: a scan costs about as much as
 /// the removals did.
 const FLOOR_EVERY: u32 = 8_192;
-/// The same while space is short: what lies below the floor gives space back.
+/// The same while space is short: rows below the floor give space back.
 const FLOOR_SOON: u32 = 512;
-/// Forgotten outcomes cleared with a batch, besides what its operations may add.
+/// Forgotten outcomes cleared with a batch, besides those that its operations may add.
 const CLEAR_WITH_BATCH: usize = 64;
 /// Outcomes that an operation adds: a cancel its own answer and the end of its timer. (A trim adds
 /// one for each dead letter that died lately; each of those came with an operation of its own.)
@@ -165,7 +165,7 @@ impl PartitionTable<'_> {
     }
 
     fn find_floor(&mut self) -> Result<(), Fault> {
-        // What is not written would not be seen, and might be lower.
+        // Rows that are not written would not be seen, and might be lower.
         self.tree.write()?;
         let p = self.partition.id;
         let from = pending_key(p, Time::from_ms(self.partition.counters.floor), TimerId::from_u128(0));
@@ -177,14 +177,14 @@ impl PartitionTable<'_> {
     }
 
     /// Forgets outcomes of a bucket, from where the last call has left off: in the same group of
-    /// calls, what that one has removed is still there to be read.
+    /// calls, the rows that it has removed can still be read.
     fn forget(&mut self, bucket: u32, limit: usize) -> Result<(), Fault> {
         let start = bucket_key(self.partition.id, bucket);
         let from = self.partition.clear_from.take().filter(|key| key.starts_with(&start));
         let from = from.as_ref().map_or(Bound::Included(&start[..]), |key| Bound::Excluded(&key[..]));
         let mut keys = self.remembered_in(bucket, from, limit)?;
         if keys.len() < limit {
-            // The end of the bucket: what is not written may belong to it, too.
+            // The end of the bucket: rows that are not written may belong to it, too.
             self.tree.write()?;
             keys = self.remembered_in(bucket, from, limit)?;
         }
@@ -206,7 +206,7 @@ impl PartitionTable<'_> {
     }
 }
 
-/// What a load has gathered.
+/// The rows that a load has gathered.
 struct LoadBuilder<'a> {
     load: &'a Load,
     epoch_claim: (mtimer_types::Epoch, Time),

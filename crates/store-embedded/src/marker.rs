@@ -1,4 +1,4 @@
-//! The file that says what a data directory is: format, partition count, a checksum.
+//! The file that identifies a data directory: format, partition count, a checksum.
 
 use std::fs::File;
 use std::io::Write;
@@ -11,7 +11,7 @@ use crate::open_error::{OpenError, io_error};
 /// The file's name.
 pub(crate) const MARKER: &str = "mtimer-store";
 const TITLE: &str = "mtimer embedded store";
-/// The only format that is read. A change of what is stored needs another one.
+/// The only format that is read. A change of the stored bytes needs another one.
 pub(crate) const FORMAT: u32 = 6;
 const CHECK: &str = "check ";
 

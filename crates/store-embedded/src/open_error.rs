@@ -54,7 +54,7 @@ pub enum OpenError {
         /// Ours.
         ours: u32,
     },
-    /// It is an mtimer data directory, but what is in it cannot be read.
+    /// It is an mtimer data directory, but its contents cannot be read.
     #[error(
         "the data directory {path} is damaged: {what}. Nothing was changed. See what can be kept with \
          `mtimer repair --data {path} --dry-run`, or restore it from a backup"
@@ -62,7 +62,7 @@ pub enum OpenError {
     Damaged {
         /// Which directory.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault, in words.
         what: String,
     },
     /// It is damaged where a repair can keep nothing.
@@ -70,13 +70,13 @@ pub enum OpenError {
     Unrepairable {
         /// Which directory.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault, in words.
         what: String,
     },
     /// The operating system refused.
     #[error("cannot {what} {path}: {source}")]
     Io {
-        /// What was tried.
+        /// The attempted step, in words.
         what: &'static str,
         /// On which path.
         path: PathBuf,
@@ -85,7 +85,7 @@ pub enum OpenError {
     },
 }
 
-/// Says what the operating system has refused, and where.
+/// Makes an error of the system's refusal, with the place.
 pub(crate) fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> OpenError {
     let path = path.to_owned();
     move |source| OpenError::Io { what, path, source }

@@ -16,7 +16,7 @@ use crate::options::{EmbeddedDurability, EmbeddedOptions};
 use crate::space::DiskSpace;
 use crate::tree::Tree;
 
-/// What is known of a directory without opening it.
+/// Facts of a directory that are known without opening it.
 #[derive(Clone, Debug)]
 pub(crate) struct Opening {
     path: PathBuf,

@@ -1,4 +1,4 @@
-//! What can be set of an embedded store.
+//! Options of an embedded store.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,23 +13,23 @@ pub struct EmbeddedOptions {
     pub path: PathBuf,
     /// How many partitions; fixed when the directory is made.
     pub partitions: u16,
-    /// What an answer promises.
+    /// The durability of an answered write.
     pub durability: EmbeddedDurability,
-    /// Bytes of memory for what was read from disk. Besides, up to about 150 MiB are
-    /// in memory to be written.
+    /// Bytes of memory for rows read from disk. Up to about 150 MiB more are in memory to be
+    /// written.
     pub cache_bytes: u64,
-    /// When to warn of little free space, and when to refuse what adds.
+    /// When to warn of little free space, and when to refuse operations that add.
     pub space: SpaceLimits,
 }
 
-/// What is on disk when the store answers.
+/// The durability of a write when the store answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum EmbeddedDurability {
     /// `embedded-sync`: everything, synced; survives a power cut.
     #[default]
     Sync,
     /// `embedded-fast`: handed to the operating system, synced every so often; survives a crash of
-    /// the process. A power cut may lose what came in since the last sync.
+    /// the process. A power cut may lose writes since the last sync.
     Fast {
         /// Longest time between a write and its sync.
         every: Duration,

@@ -1,5 +1,5 @@
-//! What is mirrored in memory of a partition: its owner, its counters, its lanes. Nothing that
-//! grows with its timers.
+//! A partition's mirror in memory: its owner, its counters, its lanes. Nothing that grows with its
+//! timers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
@@ -31,7 +31,7 @@ pub(crate) struct PartitionMirror {
     pub(crate) lanes: Vec<Weak<LaneShared>>,
 }
 
-/// The owner record, with what its owner was told of its predecessors.
+/// The owner record, with the facts about predecessors that its owner was given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct StoredOwner {
     pub(crate) record: OwnerRecord,

@@ -1,15 +1,15 @@
-//! The bytes of what is remembered for the repeat horizon: how timers ended, and answers to
+//! The bytes of remembered outcomes, kept for the repeat horizon: how timers ended, and answers to
 //! requests.
 //!
-//! The space `ended` of [`crate::layout`]: in buckets of the horizon's length, so that what is over
-//! it is forgotten bucket by bucket.
+//! The space `ended` of [`crate::layout`]: in buckets of the horizon's length, so that older
+//! outcomes are forgotten bucket by bucket.
 
 use bytes::{Buf, BufMut};
 use fjall::Slice;
 use mtimer_store::{Answer, CancelAnswer, RescheduleAnswer};
 use mtimer_types::{Ended, PartitionId, Time, TimerId, limits};
 
-/// What is remembered for the repeat horizon.
+/// The key of an outcome that is remembered for the repeat horizon.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RememberedKey {
     Ended(TimerId),

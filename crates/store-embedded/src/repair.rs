@@ -1,10 +1,10 @@
-//! Repairs a damaged data directory: what can be read is written to a new database, which takes the
+//! Repairs a damaged data directory: writes all readable rows to a new database, which takes the
 //! place of the old one. The old one is kept.
 //!
 //! Batches that are missing in a journal are bridged, key intervals that cannot be read in a table
 //! are left out, and rows that contradict each other are brought into agreement: the entry for
 //! moved timers decides where a timer is. If anything answered was lost, every at-most-once timer
-//! that waits and was not written since is filed as claimed and unconfirmed: what was lost may have
+//! that waits and was not written since is filed as claimed and unconfirmed: a lost write may have
 //! taken it, or rescheduled it to a time at which it was taken.
 //!
 //! Invariant: the damaged database is not changed, only moved.
@@ -36,7 +36,7 @@ use self::rows::Rebuild;
 const WORK: &str = "repair.tmp";
 const CACHE_BYTES: u64 = 32 * 1024 * 1024;
 
-/// Repairs a data directory that no broker has open, or only says what a repair would do.
+/// Repairs a data directory that no broker has open, or only reports the effect of a repair.
 ///
 /// # Errors
 ///
@@ -101,7 +101,7 @@ fn finish(path: &Path, directory: &Directory) -> io::Result<PathBuf> {
     Ok(kept)
 }
 
-/// Writes what can be read to a new database.
+/// Writes all readable rows to a new database.
 fn rebuild(path: &Path, directory: &Directory, checked: &JournalCheck) -> Result<RepairReport, Fault> {
     let work = path.join(WORK);
     let (old, new) = (work.join("old"), work.join("new"));

@@ -1,4 +1,4 @@
-//! Reads back what is mirrored in memory when a directory is opened.
+//! Reads the mirror in memory back when a directory is opened.
 
 use std::ops::Bound;
 

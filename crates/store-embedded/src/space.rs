@@ -1,9 +1,10 @@
-//! Free space on the disk of the data directory: when to warn, and when to refuse what adds.
+//! Free space on the disk of the data directory: when to warn, and when to refuse operations that
+//! add.
 //!
 //! Invariant: the disk is asked [`LOOKS_PER_S`] times a second, and once more for every
 //! [`LOOK_BYTES`] that are written.
 //!
-//! Not in here: what a refused operation is answered, what happens when a write fails all the same.
+//! Not in here: the answer to a refused operation, the handling of writes that fail all the same.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use mtimer_types::limits;
 
 /// How often the disk is asked at most.
 const LOOKS_PER_S: u32 = 5;
-/// How long what was seen counts while there is work: the reserve covers what is written meanwhile.
+/// How long a reading counts while there is work: the reserve covers the writes meanwhile.
 const LOOK: Duration = Duration::from_millis(1_000 / LOOKS_PER_S as u64);
 /// Bytes that are written between two looks at most.
 const LOOK_BYTES: u64 = 8 * 1024 * 1024;
@@ -23,13 +24,13 @@ pub(crate) const IDLE_LOOK: Duration = Duration::from_secs(1);
 /// A level is left when there is an eighth more than it takes to enter it: less is noise.
 const SLACK: u64 = 8;
 
-/// From which free space on what is done.
+/// The levels of free space at which the store warns and refuses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SpaceLimits {
     /// Below it the store warns, bytes. 0: never.
     pub watermark: u64,
-    /// Below it the store refuses what adds, bytes. 0: never. Otherwise the store refuses it below
-    /// what it needs to go on with what is stored, too, which may be more.
+    /// Below it the store refuses operations that add, bytes. 0: never. Otherwise it also refuses
+    /// them below the space that it needs for stored timers, which may be more.
     pub reserve: u64,
 }
 
@@ -74,12 +75,12 @@ pub(crate) struct DiskSpace {
     looked: Option<Instant>,
     /// Bytes written since.
     written: u64,
-    /// Bytes that the store needs to go on with what is stored.
+    /// Bytes that the store needs to go on with the stored timers.
     needed: u64,
     seen: Arc<Seen>,
 }
 
-/// What was seen last, for the counters.
+/// The last reading, for the counters.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     free: AtomicU64,
@@ -121,21 +122,21 @@ impl DiskSpace {
         self.look(self.needed);
     }
 
-    /// Counts what was written.
+    /// Counts written bytes.
     pub(crate) const fn wrote(&mut self, bytes: u64) {
         self.written = self.written.saturating_add(bytes);
     }
 
-    /// Whether what was seen last does not count any more.
+    /// Whether the last reading is outdated.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         self.written >= LOOK_BYTES
             || self.looked.is_none_or(|looked| now.saturating_duration_since(looked) >= LOOK)
     }
 
-    /// Looks. `needed`: bytes that the store needs to go on with what is stored.
+    /// Looks. `needed`: bytes that the store needs to go on with the stored timers.
     pub(crate) fn look(&mut self, needed: u64) {
         (self.looked, self.written, self.needed) = (Some(Instant::now()), 0, needed);
-        // What was seen last stays otherwise: a write that fails says more.
+        // The last reading stays otherwise: a write that fails says more.
         if let Some(free) = free_bytes(&self.path) {
             self.saw(free);
         }
@@ -148,7 +149,7 @@ impl DiskSpace {
         (free < needed).then_some((&self.path, free, needed))
     }
 
-    /// The limits, with what is needed at present.
+    /// The limits, the reserve raised to the space needed at present.
     fn effective(&self) -> SpaceLimits {
         let SpaceLimits { watermark, reserve } = self.limits;
         SpaceLimits { watermark, reserve: if reserve == 0 { 0 } else { reserve.max(self.needed) } }

@@ -28,7 +28,7 @@ use crate::remembered::{
 };
 use crate::tree::Tree;
 
-/// What one call of a lane works on.
+/// The table that one call of a lane works on.
 pub(crate) struct PartitionTable<'a> {
     pub(crate) tree: &'a mut Tree,
     pub(crate) destinations: &'a mut DestinationNumbers,
@@ -41,7 +41,7 @@ pub(crate) struct PartitionTable<'a> {
     memo: HashMap<TimerId, RecordPosition>,
     /// The key that was read or written last, and the timer that it names.
     named: Option<(Slice, Option<TimerId>)>,
-    /// What is written next; kept for its capacity.
+    /// The value that is written next; kept for its capacity.
     value: Vec<u8>,
     /// Filed as pending by this call.
     filed: Vec<(Time, TimerId)>,

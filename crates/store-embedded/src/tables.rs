@@ -1,5 +1,5 @@
 //! The engine's tables and manifests, checked without the engine: it reads them as it needs them,
-//! and some damage in them stops it, or makes it remove what it does not know.
+//! and some damage in them stops it, or makes it remove files that it does not know.
 //!
 //! A key space is a folder (`db/keyspaces/<n>`): `current` names the manifest (`v<n>`) and holds
 //! its XXH3-128; the manifest lists the tables (`tables/<n>`) with theirs. A table begins with
@@ -103,7 +103,7 @@ impl Listed {
         self.path.metadata().map_or(0, |metadata| metadata.len())
     }
 
-    /// Checks that the table is what was written.
+    /// Checks the table against its checksum.
     ///
     /// # Errors
     ///
@@ -134,7 +134,7 @@ fn hash(path: &Path) -> io::Result<u128> {
     }
 }
 
-/// The first block that is not what was written.
+/// The first block that differs from what was written.
 fn first_flaw(bytes: &[u8]) -> (usize, String) {
     let mut at = 0;
     while let Some((header, data)) =

@@ -1,11 +1,11 @@
-//! The storage engine, with an overlay of what is decided and not written yet.
+//! The storage engine, with an overlay of rows that are decided and not written yet.
 //!
-//! Purpose: reads that see what was put before, and writes that reach the journal together, as one.
+//! Purpose: reads that see earlier puts, and writes that reach the journal together, as one.
 //!
 //! Invariant: the overlay holds whole operations whenever [`Tree::write`] is called, so the journal
 //! holds whole operations too. Batches are numbered without gaps (see [`crate::group`]).
 //!
-//! Not in here: what keys and values mean.
+//! Not in here: the meaning of keys and values.
 
 use std::collections::HashMap;
 use std::ops::Bound;
@@ -29,7 +29,7 @@ use crate::layout::Space;
 /// of each space are under way, and in memory they take about twice their bytes.
 const RECORDS_BYTES: u64 = 8 * 1024 * 1024;
 const ENTRIES_BYTES: u64 = 4 * 1024 * 1024;
-/// Bytes of journals before the oldest is made superfluous: what an unclean start reads at most.
+/// Bytes of journals before the oldest is made superfluous: the most that an unclean start reads.
 const JOURNAL_BYTES: u64 = 64 * 1024 * 1024;
 /// Memory tables of a space that wait for the disk when a write may begin. Two more can come to
 /// wait while it is under way. At four the engine itself waits, without noticing when its
@@ -38,14 +38,14 @@ const MAX_SEALED: usize = 1;
 /// Tables of the newest level that wait to be merged when a write may begin. At 30 the engine
 /// itself waits.
 const MAX_NEWEST: usize = 16;
-/// The next merge may read this part of what it may take when a write may begin: the newest level
-/// grows before the merge comes to it.
+/// A write begins only while the next merge needs at most one part in so many of the space that it
+/// may take: the newest level grows before the merge comes to it.
 const NEXT_MERGE_SHARE: u64 = 2;
 /// A write that waits for merges goes on, or says that there is no space for them, when no table
 /// has come or gone for so long.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(5);
 /// Most bytes of journals on disk: the one that is written, which is sealed at 64 MB, one that is
-/// sealed and whose rows are being written to tables, and what is written meanwhile.
+/// sealed and whose rows are being written to tables, and the writes meanwhile.
 const JOURNALS_BYTES: u64 = 160 * 1024 * 1024;
 /// Bytes that memory tables take as tables: those of all spaces, and half as much again that waits.
 const MEMORY_BYTES: u64 = (2 * RECORDS_BYTES + 4 * ENTRIES_BYTES) * 3 / 2;
@@ -59,10 +59,10 @@ fn next_merge(space: &Keyspace) -> u64 {
 }
 
 /// Bytes that the largest of the next merges reads, by the sizes of the levels: all of the newest
-/// and what overlaps in the one below it, which is most, since the newest rows of all partitions
-/// are in each table; or two lower levels, of the upper of which it may be all: a table below that
-/// reaches from one partition into the next covers whatever the former has above. If all lower
-/// levels are full, the newest goes to one of its own above them.
+/// and the overlapping tables of the one below it, which is most, since the newest rows of all
+/// partitions are in each table; or two lower levels, of the upper of which it may be all: a table
+/// below that reaches from one partition into the next covers everything that the former has above.
+/// If all lower levels are full, the newest goes to one of its own above them.
 fn largest_merge(mut levels: impl Iterator<Item = u64>) -> u64 {
     let newest = levels.next().unwrap_or(0);
     let lower: Vec<u64> = levels.filter(|bytes| *bytes > 0).collect();
@@ -81,8 +81,8 @@ pub(crate) struct Tree {
     db: Database,
     overlay: [HashMap<Slice, Option<Slice>>; Space::ALL.len()],
     overlaid: usize,
-    /// Written and not synced. So may be what is found at opening: its writer may have been
-    /// killed before it was.
+    /// Written and not synced. Rows found at opening may be unsynced, too: their writer may have
+    /// been killed before the sync.
     dirty: bool,
     /// The number of the last batch that was written.
     group: u64,
@@ -105,7 +105,7 @@ impl Tree {
         Self::open_with(CompactorState::new(path), path, cache_bytes)
     }
 
-    /// Opens a database of which something may be damaged, to read what can be read. Nothing is
+    /// Opens a database of which something may be damaged, to read its readable rows. Nothing is
     /// merged.
     pub(crate) fn open_damaged(path: &Path, cache_bytes: u64) -> fjall::Result<Self> {
         let state = CompactorState::new(path);
@@ -157,7 +157,7 @@ impl Tree {
         })
     }
 
-    /// Records in a file what is synced, from now on.
+    /// Records in a file, from now on, which batches are synced.
     pub(crate) fn keep_watermark(&mut self, watermark: Watermark) -> std::io::Result<()> {
         watermark.set(self.synced)?;
         self.watermark = Some(watermark);
@@ -242,7 +242,7 @@ impl Tree {
                 return Err(fjall::Error::Io(std::io::ErrorKind::Other.into()).into());
             }
             self.db.persist(PersistMode::SyncData).map_err(|error| match error {
-                // What was not synced may look as if it were, once the directory is opened again.
+                // Unsynced data may look synced once the directory is opened again.
                 fjall::Error::Io(error) => Fault::from(error),
                 error => error.into(),
             })?;
@@ -255,19 +255,19 @@ impl Tree {
         Ok(())
     }
 
-    /// Syncs what else says what is synced: when the store closes.
+    /// Syncs the watermark's file: when the store closes.
     pub(crate) fn sync_watermark(&self) -> Result<(), Fault> {
         Ok(self.watermark.as_ref().map_or(Ok(()), Watermark::sync)?)
     }
 
-    /// Forgets what is not written: after a fault.
+    /// Forgets unwritten rows, after a fault.
     pub(crate) fn abandon(&mut self) {
         self.overlay.iter_mut().for_each(HashMap::clear);
         self.overlaid = 0;
         self.dirty = false;
     }
 
-    /// Rows between two keys in order. Sees what was written, not the overlay.
+    /// Rows between two keys in order. Sees written rows, not the overlay.
     pub(crate) fn scan(
         &self,
         space: Space,
@@ -286,10 +286,11 @@ impl Tree {
         Some(entry.key.seqno)
     }
 
-    /// Bytes of free space that what is stored still needs: what merges leave alone, and all.
+    /// Bytes of free space that the stored timers still need: the part that merges leave alone, and
+    /// all.
     ///
     /// The journals grow to their limit, memory tables become tables, and the largest merge writes
-    /// as much as it reads before what it has read goes.
+    /// as much as it reads before it removes the tables that it has read.
     pub(crate) fn needed_space(&self) -> (u64, u64) {
         let journals = check::journals(&self.path).unwrap_or_default();
         let blocks = journals.iter().filter_map(|path| Some(path.metadata().ok()?.blocks() * 512));

@@ -15,7 +15,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::{Encrypted, Stream, TlsConnectError, TlsError, pem, provider, read_private};
 
-/// What errors call the authorities.
+/// Name of the authorities in errors.
 const AUTHORITIES: &str = "authorities of servers";
 
 /// PEM text, or the file that it is in. Its `Debug` shows no text.
@@ -64,7 +64,7 @@ pub struct ClientFiles {
     pub key: Option<PathBuf>,
 }
 
-/// What is in the files of a client, in PEM. It has no `Debug`, as a key is in it.
+/// Contents of a client's files, in PEM. It has no `Debug`, as a key is in it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ClientPem {
     /// The authorities to trust; `None`: those of the operating system.
@@ -113,12 +113,12 @@ pub struct Identity {
     pub key: Pem,
 }
 
-/// What a client wants to know of a server, and shows of itself.
+/// The certificates that a client trusts, and the one that it shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientTlsOptions {
     /// The authorities that sign servers' certificates.
     pub authorities: Pem,
-    /// What it shows to servers that ask for a certificate.
+    /// The certificate to show to servers that ask for one.
     pub identity: Option<Identity>,
     /// The name that a server's certificate has to be made out to; `None`: the host connected to.
     pub server_name: Option<String>,

@@ -1,4 +1,4 @@
-//! What can be wrong with certificates, and with the other side of a handshake.
+//! Errors of certificates and of handshakes.
 
 use std::error::Error;
 use std::io;
@@ -15,17 +15,17 @@ pub enum TlsError {
     /// A file cannot be read.
     #[error("cannot read the {what} {from}: {source}")]
     Read {
-        /// What is in it.
+        /// Its contents, in words.
         what: &'static str,
         /// The file.
         from: String,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// A file is too large.
     #[error("the {what} {from} has more than {limit} bytes: is it the right file?")]
     TooLarge {
-        /// What should be in it.
+        /// The expected contents.
         what: &'static str,
         /// The file.
         from: String,
@@ -35,11 +35,11 @@ pub enum TlsError {
     /// There is nothing of the kind in it.
     #[error("the {what} {from} has no PEM section {section:?}, or a damaged one: is it the right file?")]
     Pem {
-        /// What should be in it.
+        /// The expected contents.
         what: &'static str,
         /// The file.
         from: String,
-        /// What its section begins with.
+        /// The first line of its section.
         section: &'static str,
     },
     /// A certificate is not one that can be used, or the key does not belong to it.
@@ -49,7 +49,7 @@ pub enum TlsError {
         what: &'static str,
         /// The file or files.
         from: String,
-        /// What is wrong, and what to do.
+        /// The mistake and the fix.
         message: String,
     },
     /// The file of a private key cannot be read, or others can read or change it.
@@ -143,7 +143,7 @@ fn rustls_error(error: &io::Error) -> Option<&rustls::Error> {
     None
 }
 
-/// What is wrong with a server's certificate, and what to do.
+/// The fault of a server's certificate, and the fix.
 fn certificate(why: &CertificateError, authorities: &str) -> String {
     match why {
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
@@ -178,7 +178,7 @@ fn names(presented: &[String]) -> String {
     presented.iter().map(bare).collect::<Vec<_>>().join(", ")
 }
 
-/// What a server does not like about a client's certificate.
+/// A server's objection to a client's certificate.
 fn refusal(alert: AlertDescription) -> Option<&'static str> {
     Some(match alert {
         AlertDescription::CertificateRequired => {

@@ -5,7 +5,7 @@
 //! with a time limit; one type for encrypted and plain connections ([`Stream`]).
 //! Invariant: TLS 1.3 and 1.2 only, with the cryptography of *ring*, and without any process-wide
 //! default. A certificate is always checked. No error shows anything of a key.
-//! Not in here: when TLS is used, and what the other side may do.
+//! Not in here: when TLS is used, and the rights of the other side.
 
 #![deny(missing_docs, clippy::missing_errors_doc)]
 

@@ -20,7 +20,7 @@ pub enum PrivateFileError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// Others can read or change it.

@@ -15,7 +15,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::{AcceptError, Encrypted, Stream, TlsError, pem, provider};
 
-/// First byte of what a TLS client sends.
+/// First byte that a TLS client sends.
 const HANDSHAKE_RECORD: u8 = 0x16;
 /// How long a client that was refused may take to read why.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -78,19 +78,19 @@ impl ServerTls {
         self.current().chain.clone()
     }
 
-    /// Reads the files again. Connections made from now on use what they say; those that exist go
-    /// on, and none is resumed without its certificate being checked again.
+    /// Reads the files again. Later connections use them; existing ones go on, and none is resumed
+    /// without its certificate being checked again.
     ///
     /// # Errors
     ///
-    /// As [`ServerTls::open`]; then what was read last stays in use.
+    /// As [`ServerTls::open`]; then the files read last stay in use.
     pub fn reload(&self) -> Result<(), TlsError> {
         let new = read(&self.files)?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = new;
         Ok(())
     }
 
-    /// What was read last. A panic elsewhere leaves it whole: it is replaced at once.
+    /// The configuration read last. A panic elsewhere leaves it whole: it is replaced as a whole.
     fn current(&self) -> RwLockReadGuard<'_, Configs> {
         self.current.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -143,7 +143,7 @@ impl ServerTls {
     }
 }
 
-/// Says that nothing follows the alert, and reads what comes meanwhile.
+/// Says that nothing follows the alert, and reads the incoming bytes meanwhile.
 async fn linger(mut socket: TcpStream) {
     if socket.shutdown().await.is_ok() {
         let _ = tokio::io::copy(&mut socket.take(LINGER_BYTES), &mut tokio::io::sink()).await;

@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio_rustls::TlsStream;
 
-/// A connection. What is written to an encrypted one is on its way only after a flush.
+/// A connection. Data written to an encrypted one is on its way only after a flush.
 #[derive(Debug)]
 pub enum Stream {
     /// Not encrypted.
@@ -75,13 +75,13 @@ impl Drop for Encrypted {
     }
 }
 
-/// Sends what is waiting, and that nothing follows. A socket that is full or broken is left.
+/// Sends the waiting data, and that nothing follows. A socket that is full or broken is left.
 fn say_goodbye<T>(socket: &TcpStream, session: &mut ConnectionCommon<T>) {
     session.send_close_notify();
     while session.wants_write() && matches!(session.write_tls(&mut AtOnce(socket)), Ok(1..)) {}
 }
 
-/// Writes what the system takes without waiting.
+/// Writes as much as the system takes without waiting.
 struct AtOnce<'a>(&'a TcpStream);
 
 impl Write for AtOnce<'_> {

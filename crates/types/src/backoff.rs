@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// Pauses between attempts at what fails for a while: they double from the first to the longest.
+/// Pauses between attempts at something that fails for a while: they double from the first to the
+/// longest.
 #[derive(Clone, Copy, Debug)]
 pub struct Backoff {
     first: Duration,

@@ -12,7 +12,7 @@ const RUN: u16 = 128;
 const COUNTERS: usize = 4_096;
 
 /// Gives cohorts to the ids that one client makes: about 128 ids of one partition, slot width and
-/// slot get the same, the next 128 the next. 8 KiB, whatever is counted.
+/// slot get the same, the next 128 the next. Always 8 KiB.
 #[derive(Debug)]
 pub struct Cohorts {
     /// Ids made so far, by slot.

@@ -12,7 +12,7 @@ use crate::name::Text;
 
 /// Trace context as W3C defines it: the trace and the span that a timer belongs to.
 pub const TRACEPARENT: &str = "traceparent";
-/// Trace context as W3C defines it: what tracing systems add to [`TRACEPARENT`].
+/// Header of W3C's trace context with the entries of tracing systems, beside [`TRACEPARENT`].
 pub const TRACESTATE: &str = "tracestate";
 
 /// Holds names and values, in order of name. Cheap to clone; no headers take no memory.
@@ -159,7 +159,8 @@ impl Headers {
         self.text().len()
     }
 
-    /// Returns names and values without the trace context, which tells who asked, not for what.
+    /// Returns names and values without the trace context, which names the requester and is no
+    /// content.
     pub fn content(&self) -> impl Iterator<Item = (&str, &str)> + Clone {
         self.iter().filter(|(name, _)| *name != TRACEPARENT && *name != TRACESTATE)
     }

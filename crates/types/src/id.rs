@@ -80,8 +80,8 @@ impl SlotWidth {
 ///
 /// From the top: birth due time (48 bits, ms), birth slot width (2 bits), partition (16 bits),
 /// cohort (6 bits), random (56 bits). The text form is 26 digits of Crockford's base 32 in lower
-/// case and sorts like the number. An id stays valid after a reschedule; what it names is then
-/// recorded elsewhere, but its place at birth is still in it.
+/// case and sorts like the number. An id stays valid after a reschedule: it keeps the place at
+/// birth, and the store records the new place elsewhere.
 ///
 /// Timers of one partition, slot width and slot that have one cohort may be stored together: a
 /// client gives one to about 128 ids in turn ([`crate::Cohorts`]). It is a hint, as the width is:
@@ -90,8 +90,8 @@ impl SlotWidth {
 pub struct TimerId(u128);
 
 impl TimerId {
-    /// An id that no timer has: its partition is above [`limits::MAX_PARTITIONS`]. Whoever is asked
-    /// about it need not ask a store.
+    /// An id that no timer has: its partition is above [`limits::MAX_PARTITIONS`]. A query about it
+    /// needs no store.
     ///
     /// [`limits::MAX_PARTITIONS`]: crate::limits::MAX_PARTITIONS
     pub const NOBODYS: Self = Self(u128::MAX);

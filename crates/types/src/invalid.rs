@@ -45,7 +45,7 @@ pub enum InvalidTimer {
     /// The callback timeout is out of range.
     #[error("the callback timeout is {ms} ms, allowed are {min} to {max} ms")]
     CallbackTimeout {
-        /// What was asked.
+        /// The requested timeout.
         ms: u32,
         /// Least.
         min: u32,

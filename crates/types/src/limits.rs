@@ -19,14 +19,14 @@ pub const MAX_HEADERS: usize = 32;
 /// Bytes of a header's name, which is written with every timer that has it.
 pub const MAX_HEADER_NAME_BYTES: usize = 64;
 /// Bytes of a header's value: twice what W3C asks every system to pass on of a `tracestate`, or a
-/// token of a few claims. What is longer is payload.
+/// token of a few claims. Longer values belong in the payload.
 pub const MAX_HEADER_VALUE_BYTES: usize = 1_024;
 /// Bytes of a timer's header names and values in all: a sixteenth of a largest payload, so that
-/// whatever is bounded by payloads stays within its measure.
+/// bounds on payloads hold for headers, too.
 pub const MAX_HEADERS_BYTES: usize = 4 * 1024;
 /// Bytes of a handler's error text that are kept.
 pub const MAX_ERROR_BYTES: usize = 512;
-/// How far ahead a timer may be due, ms: ten years, far below what the wheel and the id can hold.
+/// How far ahead a timer may be due, ms: ten years, far below the range of the wheel and of the id.
 pub const MAX_AHEAD_MS: u64 = 3_653 * 86_400_000;
 /// Shortest callback timeout, ms: below it a network hiccup would count as a failed handler.
 pub const MIN_CALLBACK_TIMEOUT_MS: u32 = 100;
@@ -88,14 +88,14 @@ pub const MAX_TRACED_DELIVERIES: usize = 100_000;
 /// Registrations of one session. A session that settles some of its largest backlog makes the
 /// engine look at each of them, once a turn.
 pub const MAX_REGISTRATIONS: usize = 1_000;
-/// Registrations of one session for the same destination, which share what the session gets: to
-/// choose one of them all are looked at. More handlers at once need more credit, not more of these.
+/// Registrations of one session for the same destination, which share the session's deliveries:
+/// choosing one of them looks at all. More handlers at once need more credit, not more of these.
 pub const MAX_REGISTRATIONS_OF_DESTINATION: usize = 16;
 /// Registrations of all sessions of one token, at each broker: ten clients with as many as there
 /// can be, or a thousand that take ten destinations each.
 pub const MAX_TOKEN_REGISTRATIONS: usize = 10_000;
 /// Payload and header bytes of callbacks that a session may have unsettled; beyond them it gets no
-/// more, whatever its credit. A quarter of its outbox, so that a client that reads slowly but
+/// more, even with credit left. A quarter of its outbox, so that a client that reads slowly but
 /// honestly is not closed for it.
 pub const MAX_SESSION_UNSETTLED_BYTES: usize = 16 * 1024 * 1024;
 /// Bytes queued for a session that does not read; beyond it the session is closed.
@@ -104,8 +104,8 @@ pub const MAX_SESSION_OUTBOX: usize = 64 * 1024 * 1024;
 /// their largest outbox, or ten thousand 50 KiB each.
 pub const MAX_OUTBOXES: usize = 512 * 1024 * 1024;
 /// One part in so many of [`MAX_OUTBOXES`] is a reserve: when it is touched, the sessions with the
-/// most queued are closed. It holds what others are sent until the memory of the closed ones is
-/// free, which takes milliseconds.
+/// most queued are closed. It holds the messages to other sessions until the memory of the closed
+/// ones is free, which takes milliseconds.
 pub const OUTBOX_RESERVE: usize = 8;
 /// Bytes of frames that are being received, of all sessions together. Sixteen largest frames, or a
 /// thousand of 64 KiB: a broker decodes a frame faster than a network brings the next one.
@@ -130,18 +130,18 @@ pub const HEARTBEAT_MS: u64 = 5_000;
 pub const HEARTBEAT_TIMEOUT_MS: u64 = 15_000;
 /// Rows of one page of a listing.
 pub const MAX_PAGE: u32 = 1_000;
-/// Tokens, and groups, of which a broker keeps what they have used of their limits: about 100 bytes
-/// each. As many as there are tokens in a file at most.
+/// Tokens, and groups, whose use of their limits a broker tracks: about 100 bytes each. As many as
+/// there are tokens in a file at most.
 pub const MAX_LIMITED: usize = 10_000;
-/// How long a store has to be away until what clients have asked for, and what has not left for it,
-/// is refused, ms. A failover often takes less, and then nobody notices; the client asks again.
+/// How long a store has to be away until operations that have not left for it are refused, ms. A
+/// failover often takes less, and then nobody notices; the client asks again.
 pub const AWAY_MS: u64 = 2_000;
 /// Free bytes on the disk of the embedded store's directory below which it warns, unless set: a
 /// few minutes of a busy broker's writes, so that somebody can do something about it.
 pub const DISK_WATERMARK_BYTES: u64 = 1024 * 1024 * 1024;
-/// The same below which it refuses what adds, unless set. What it has promised still has to be
-/// written: what is in memory, the journal of what settles and cancels, and tables that are merged
-/// before the old ones are removed. The store refuses it earlier if it needs more for that.
+/// The same below which it refuses operations that add, unless set. It still has to write the data
+/// in memory, the journal of settlements and cancels, and merged tables before the old ones are
+/// removed. The store refuses it earlier if it needs more for that.
 pub const DISK_RESERVE_BYTES: u64 = 256 * 1024 * 1024;
 /// Least that can be set: a journal of the embedded store.
 pub const MIN_DISK_RESERVE_BYTES: u64 = 64 * 1024 * 1024;

@@ -54,7 +54,7 @@ fn check(what: &'static str, s: &str, limit: usize) -> Result<(), NameError> {
 
 /// Names where a timer's callback goes: a group and an app. Cheap to clone.
 ///
-/// What takes a [`Destination`] takes a reference to one, too.
+/// Functions that take a [`Destination`] take a reference to one, too.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Destination(Arc<(Box<str>, Box<str>)>);
 

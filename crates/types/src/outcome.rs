@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Says what came of one delivery, in a handler's view.
+/// Names the outcome of one delivery, in a handler's view.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum HandlerOutcome {
     /// Done.
@@ -32,7 +32,7 @@ pub enum DeadReason {
     Exhausted = 0,
     /// The handler said so.
     Failed = 1,
-    /// A cancel came after the first delivery and stopped what would have followed.
+    /// A cancel came after the first delivery and stopped the further attempts.
     Stopped = 2,
     /// An at-most-once delivery whose handler asked for a retry or failed.
     AtMostOnce = 3,

@@ -1,6 +1,6 @@
 //! Points in time by the cluster clock.
 //!
-//! Invariant: whatever becomes a [`Time`] is rounded up to a whole millisecond and stops at
+//! Invariant: every value that becomes a [`Time`] is rounded up to a whole millisecond and stops at
 //! [`Time::ZERO`] and [`Time::MAX`]; nothing panics or wraps around.
 
 use std::fmt;
@@ -103,8 +103,8 @@ impl Sub<Duration> for Time {
     }
 }
 
-/// The host's time as a cluster time, rounded up to a whole millisecond. What is before the Unix
-/// epoch becomes [`Time::ZERO`], what is after [`Time::MAX`] becomes [`Time::MAX`].
+/// The host's time as a cluster time, rounded up to a whole millisecond. A time before the Unix
+/// epoch becomes [`Time::ZERO`], one after [`Time::MAX`] becomes [`Time::MAX`].
 ///
 /// The host's clock and the cluster's may differ.
 impl From<SystemTime> for Time {
@@ -120,7 +120,7 @@ impl From<Time> for SystemTime {
     }
 }
 
-/// Rounded up to a whole millisecond. What is before the Unix epoch becomes [`Time::ZERO`].
+/// Rounded up to a whole millisecond. A time before the Unix epoch becomes [`Time::ZERO`].
 #[cfg(feature = "jiff")]
 impl From<jiff::Timestamp> for Time {
     fn from(time: jiff::Timestamp) -> Self {

@@ -1,4 +1,4 @@
-//! What a client schedules, and the limits that it has to keep.
+//! The timer that a client schedules, and its limits.
 
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, de};
@@ -12,7 +12,7 @@ pub enum Mode {
     /// Delivered until settled; duplicates can follow timeouts, crashes and takeovers.
     #[default]
     AtLeastOnce,
-    /// Delivered once at most, whatever fails.
+    /// Delivered once at most, also after failures.
     AtMostOnce,
 }
 
@@ -62,7 +62,7 @@ pub struct Timer {
 ///
 /// # Errors
 ///
-/// What the format says of something that is neither bytes nor a list of them.
+/// The format's own error, if the value is neither bytes nor a list of them.
 pub fn bytes<'de, D: Deserializer<'de>>(d: D) -> Result<Bytes, D::Error> {
     d.deserialize_bytes(BytesVisitor)
 }
@@ -158,7 +158,7 @@ impl Timer {
             && self.headers.same_content(&other.headers)
     }
 
-    /// Returns the bytes of payload and headers: what one timer takes more than another.
+    /// Returns the bytes of payload and headers, the variable part of a timer's size.
     pub fn content_bytes(&self) -> usize {
         self.payload.len() + self.headers.bytes()
     }

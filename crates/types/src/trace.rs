@@ -18,7 +18,7 @@ use std::fmt;
 pub struct TraceContext {
     /// The trace. Not 0.
     pub trace: u128,
-    /// The span that is the parent of what follows. Not 0.
+    /// The parent of the spans that follow. Not 0.
     pub span: u64,
     /// Bit 0: the trace is recorded.
     pub flags: u8,

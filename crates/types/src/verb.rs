@@ -1,4 +1,4 @@
-//! What a token may allow.
+//! The verbs that a token may allow.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! The flags of the measurements, and what they teach.
+//! The flags of the measurements, with their help.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a measurement is made with: a broker of its own or a running one, a client, counters.
+//! The bed of a measurement: a broker of its own or a running one, a client, counters.
 
 use std::net::ToSocketAddrs;
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use crate::output::grouped;
 use crate::signals::StopSignal;
 use crate::tally::{CallbackTally, Reference, payload};
 
-/// What a handler says that is to fail once.
+/// The error of a handler that is to fail once.
 const FIRST_ATTEMPT: &str = "the first attempt fails";
 /// Callbacks that may be under way.
 const CONCURRENCY: u32 = 10_000;
-/// How long a request may wait: what is overloaded is slow, and that is to be seen.
+/// How long a request may wait: an overloaded broker is slow, and that is to be seen.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long it may take until nothing is left in the store of what was settled.
+/// How long it may take until no settled timer is left in the store.
 const CLEARED_WITHIN: Duration = Duration::from_secs(5);
 /// How often the store is asked for that.
 const ASK: Duration = Duration::from_millis(50);
@@ -48,10 +48,10 @@ pub(super) struct Bed {
     pub(super) stop: StopSignal,
 }
 
-/// What a broker's store holds, as its status says.
+/// Counts of a broker's store, from its status.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct StoreCounts {
-    /// In whatever state.
+    /// In any state.
     pub(super) timers: u64,
     /// Keys of live timers.
     pub(super) keys: u64,
@@ -114,7 +114,7 @@ impl Bed {
         Ok(())
     }
 
-    /// Starts the broker that was stopped again, on what it had, with a new client.
+    /// Starts the stopped broker again, on its store, with a new client.
     pub(super) async fn resume(&mut self) -> Result<(), Failure> {
         if let Some(own) = &mut self.own {
             own.resume().await?;
@@ -132,7 +132,7 @@ impl Bed {
         self.reference = reference(&self.common, &self.client).await;
     }
 
-    /// Whether the broker and what is in its store are its own.
+    /// Whether the broker and its store belong to this measurement.
     pub(super) fn is_own(&self) -> bool {
         self.own.is_some()
     }
@@ -152,8 +152,8 @@ impl Bed {
         self.own.as_ref().map_or_else(usual, Own::preload)
     }
 
-    /// Timer `n`, about to be sent, with its payload and what the mix gives it. In a running
-    /// cluster its id is kept, so that it can be cancelled whatever becomes of the call.
+    /// Timer `n`, about to be sent, with its payload and the traits of the mix. In a running
+    /// cluster its id is kept, so that it can be cancelled even if the call fails.
     pub(super) fn timer(&self, n: u64, schedule: Schedule) -> Schedule {
         let schedule = self.mix.apply(n, schedule.payload(payload(n, self.payload)));
         if self.is_own() {
@@ -164,7 +164,7 @@ impl Bed {
                 self.made.add(id);
                 fixed
             }
-            // The call itself will say what is wrong with it.
+            // The call itself will report the fault.
             Err(_) => schedule,
         }
     }
@@ -179,7 +179,7 @@ impl Bed {
         self.made.forget(mark);
     }
 
-    /// Cancels in a running cluster what was sent since; how many were there.
+    /// Cancels the timers sent since then, in a running cluster; returns how many were there.
     pub(super) async fn cancel_since(&self, mark: Mark) -> Result<u64, Failure> {
         let cancelled = load::cancel_all(&self.client, self.made.since(mark)).await?;
         self.made.forget(mark);
@@ -203,7 +203,7 @@ impl Bed {
         Ok((tally, registration))
     }
 
-    /// What is in the store.
+    /// Counts the store.
     pub(super) async fn census(&self) -> Result<StoreCounts, Failure> {
         let status = self.client.status().await?;
         let timers = status.pending + status.retrying + status.parked + status.taken + status.dead;
@@ -231,7 +231,7 @@ impl Bed {
         self.cleared(|now| now.timers + now.keys + now.residue).await
     }
 
-    /// What is left by this count when it is none, or does not become so in time.
+    /// The rest by this count: 0, or more if it does not get there in time.
     async fn cleared(&self, count: impl Fn(StoreCounts) -> u64) -> Result<u64, Failure> {
         if !self.is_own() {
             return Ok(0);
@@ -246,7 +246,7 @@ impl Bed {
         }
     }
 
-    /// Removes what was made, and puts back what was changed.
+    /// Removes everything that was made, and restores changed settings.
     pub(super) async fn end(self) -> Result<(), Failure> {
         let cleared = self.cancel_since(Mark::FIRST).await.map_err(|failure| {
             let (left, group) = (grouped(self.made.since(Mark::FIRST).len() as u64), &self.group);

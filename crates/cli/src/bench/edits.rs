@@ -23,10 +23,10 @@ use crate::moment::millis;
 use crate::progress;
 use crate::tally::CallbackTally;
 
-/// Calls under way: enough for full batches in all partitions, a fifth of what a session may have.
+/// Calls under way: enough for full batches in all partitions, a fifth of a session's limit.
 const UNDER_WAY: usize = 4_000;
 
-/// Schedules timers, cancels them all, and looks for what is left of them.
+/// Schedules timers, cancels them all, and looks for the rest of them.
 pub(super) async fn cancel(bed: &mut Bed, bench: &args::Edits, n: u32) -> Result<Round, Failure> {
     let mut pending = PendingTimers::schedule(bed, bench, n).await?;
     pending.measure(bed, "cancelling", async |_, _, target| is_cancelled(&bed.client, target).await).await?;
@@ -85,7 +85,7 @@ struct PendingTimers {
     mark: Mark,
     tally: Arc<CallbackTally>,
     registration: Registration,
-    /// What was found so far.
+    /// Findings so far.
     round: Round,
 }
 
@@ -125,7 +125,7 @@ impl PendingTimers {
         Ok(answers)
     }
 
-    /// The same, with what it costs; a timer whose answer is not true counts as lost.
+    /// The same, with its cost; a timer whose answer is not true counts as lost.
     async fn measure(
         &mut self,
         bed: &Bed,
@@ -158,8 +158,8 @@ impl PendingTimers {
         Ok(count(FoundAt::AtNewTime) + count(FoundAt::AtOtherTime))
     }
 
-    /// After everything was cancelled: whatever was delivered should not have been, and nothing
-    /// should be left.
+    /// After everything was cancelled: nothing should have been delivered, and nothing should be
+    /// left.
     async fn end(self, bed: &Bed) -> Result<Round, Failure> {
         self.registration.stop().await;
         let (tally, mut round) = (self.tally, self.round);

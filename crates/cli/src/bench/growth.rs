@@ -1,4 +1,4 @@
-//! What pending timers cost, and how what everything else costs changes as they grow in number.
+//! The cost of pending timers, and how other costs change as they grow in number.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,8 @@ const FIRST: u64 = 1_000;
 const SPARSE: Duration = Duration::from_secs(3_000 * 86_400);
 /// Within this the timers of a probe are due.
 const WITHIN: Duration = Duration::from_secs(1);
-/// How long Redis may take to see what its connections need after a load: it looks every second.
+/// How long Redis may take to update the memory of its connections after a load: it looks every
+/// second.
 const CALM: Duration = Duration::from_millis(1_500);
 /// Timers that are due while the broker is away, and how long after they were scheduled.
 const WAITING: u64 = 100;
@@ -110,7 +111,7 @@ struct Growth<'a> {
     last: Vec<ProbeResult>,
 }
 
-/// What a probe has shown.
+/// The result of a probe.
 struct ProbeResult {
     schedule_per_s: f64,
     schedule: Cpu,
@@ -151,8 +152,8 @@ impl Growth<'_> {
     }
 
     /// Bytes of Redis for each timer over its payload, at each step. On its own, before anything
-    /// else: what was settled or cancelled is remembered for a while and would weigh, too. Of a
-    /// Redis that others use nobody can tell.
+    /// else: outcomes of settled and cancelled timers are remembered for a while and would weigh,
+    /// too. Of a Redis that others use nobody can tell.
     async fn weigh(&mut self, bed: &mut Bed) -> Result<Vec<f64>, Failure> {
         let mut weights = Vec::new();
         if !bed.is_own() || bed.meter.masters() == 0 {
@@ -185,7 +186,7 @@ impl Growth<'_> {
         Ok(weights)
     }
 
-    /// Probes, and what they show.
+    /// Probes, and their results.
     async fn measure(&mut self, bed: &Bed) -> Result<Value, Failure> {
         let mut probes = Vec::new();
         for _ in 0..self.rounds {
@@ -232,7 +233,7 @@ impl Growth<'_> {
         let began = Instant::now();
         bed.resume().await?;
         let ready = began.elapsed();
-        // Read first: what is overdue may be settled in no time.
+        // Read first: overdue timers may be settled at once.
         let before = bed.client.stats().settled;
         let (tally, registration) = bed.listen(&dest, WAITING)?;
         let mut first = None;
@@ -256,8 +257,8 @@ impl Growth<'_> {
         Ok(())
     }
 
-    /// Its rounds are the probes at the last step; what was found anywhere else is counted in the
-    /// first of them.
+    /// Its rounds are the probes at the last step; findings elsewhere are counted in the first of
+    /// them.
     fn report(self, bed: &Bed, pending: u64) -> BenchReport {
         let mut report = BenchReport::new("memory", bed, pending);
         let mut total = self.total;

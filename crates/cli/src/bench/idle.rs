@@ -1,4 +1,4 @@
-//! What a broker costs that has nothing to do.
+//! The cost of an idle broker.
 
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,7 @@ pub(super) async fn run(bed: &mut Bed, out: Output, bench: &args::IdleBench) -> 
     Ok(report.is_exact())
 }
 
-/// What is used in so much time without load.
+/// Measures the cost of so much time without load.
 pub(super) async fn look(bed: &Bed, span: Duration) -> Result<Round, Failure> {
     let (reading, began) = (bed.meter.read().await?, Instant::now());
     sit(bed, "watching", span).await;

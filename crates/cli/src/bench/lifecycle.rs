@@ -17,7 +17,7 @@ use crate::exit::{Exit, Failure};
 use crate::moment::span_shown;
 use crate::output::{Output, note};
 
-/// For how long is looked at what Redis does without load.
+/// How long Redis is measured without load.
 const BASELINE: Duration = Duration::from_secs(3);
 /// Steps upwards at most, downwards, and between the last two rates.
 const STEPS_UP: u32 = 10;
@@ -56,7 +56,7 @@ fn is_borne(bench: &args::LifecycleBench, round: &Round) -> bool {
     round.is_exact() && in_time && none("behind") && none("answered_late")
 }
 
-/// What is known of rates, and which is tried next.
+/// The rates known so far, and the next one to try.
 #[derive(Debug, Default)]
 struct Rates {
     /// The highest that was borne, and the lowest that was not.
@@ -67,7 +67,7 @@ struct Rates {
     tried: u32,
 }
 
-/// What is to be done about rates.
+/// The next step of the search for a rate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum NextRate {
     Try(u64),
@@ -112,7 +112,7 @@ struct Search<'a> {
 
 impl Search<'_> {
     /// Half as much again until it is too much (or half until it is not), then between the last
-    /// two; then rounds, at less if they do not bear what the steps have.
+    /// two; then rounds, at less if they do not bear the rate that the steps did.
     async fn highest(&mut self, bed: &Bed) -> Result<BenchReport, Failure> {
         let mut rates = Rates::default();
         let mut rate = loop {
@@ -207,7 +207,7 @@ impl Search<'_> {
 mod tests {
     use super::*;
 
-    /// The rates that are tried from 100 on if all up to `most` are borne, and what comes of it.
+    /// The rates that are tried from 100 on if all up to `most` are borne, and the result.
     fn search(most: u64) -> (Vec<u64>, NextRate) {
         let (mut rates, mut tried) = (Rates::default(), Vec::new());
         loop {

@@ -1,7 +1,7 @@
-//! What a measurement has put into a cluster that is not its own, and has to take out again.
+//! Timers that a measurement has put into a cluster that is not its own, and has to take out again.
 //!
 //! Invariant: an id is in here before its timer is sent, and until the timer is known to be gone.
-//! So whatever becomes of a call or of the measurement, every timer can be cancelled by its id.
+//! So every timer can be cancelled by its id, even if its call or the measurement fails.
 
 use mtimer_client::TimerId;
 use parking_lot::{Mutex, MutexGuard};
@@ -63,7 +63,7 @@ mod tests {
         assert_eq!(made.since(mark), [id(2), id(3)]);
         made.forget(mark);
         assert_eq!((made.since(mark).len(), made.since(Mark::FIRST)), (0, vec![id(1)]));
-        // A mark behind the end: what came after it was forgotten together with what came before.
+        // A mark behind the end: ids after it were forgotten together with those before.
         let late = made.mark();
         made.forget(Mark::FIRST);
         assert!(made.since(late).is_empty());

@@ -1,7 +1,7 @@
-//! What work costs: processor time of client, broker and Redis, and what Redis says of itself.
+//! The cost of work: processor time of client, broker and Redis, and Redis' own figures.
 //!
-//! Invariant: what cannot be known (another machine, another system, no Redis named) is `None`,
-//! never 0. Units: microseconds of processor time, bytes.
+//! Invariant: a value that cannot be known (another machine, another system, no Redis named) is
+//! `None`, never 0. Units: microseconds of processor time, bytes.
 
 use mtimer_store_redis::{RedisOptions, connect_to_masters};
 use redis::aio::MultiplexedConnection;
@@ -42,7 +42,7 @@ pub(super) struct RedisReading {
     pub(super) commands: u64,
     /// Script calls.
     pub(super) scripts: u64,
-    /// Memory without what connections take.
+    /// Memory without that of connections.
     pub(super) memory: u64,
 }
 
@@ -63,7 +63,7 @@ impl Cpu {
 }
 
 impl MeterReading {
-    /// What was used since an earlier reading.
+    /// The usage since an earlier reading.
     pub(super) fn since(&self, before: &Self) -> Cpu {
         let diff = |a: Option<u64>, b: Option<u64>| Some(a?.saturating_sub(b?) as f64);
         Cpu {
@@ -137,7 +137,7 @@ impl Meter {
         (!all.is_empty()).then(|| all.iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1)))
     }
 
-    /// Gives every master the recommended settings; what they were is handed back.
+    /// Gives every master the recommended settings; returns the former ones.
     pub(super) async fn tune(&self) -> Result<Tuned, Failure> {
         let mut tuned = Tuned::default();
         for connection in &self.redis {

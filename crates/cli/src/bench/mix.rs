@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::exit::Failure;
 
-/// What each mix measures, with an example.
+/// The purpose of each mix, with an example.
 pub(super) const HELP: &str = "\
 Mixes of schedule, fire, lifecycle, lateness, cancel and reschedule:
   --keyed PCT         keys, which are looked up and stored with the timer and removed with it
@@ -55,7 +55,7 @@ pub(crate) struct Mix {
     pub(super) fail: u8,
 }
 
-/// What one timer is.
+/// The traits of one timer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Traits {
     pub(super) is_keyed: bool,
@@ -82,7 +82,7 @@ impl Mix {
         )))
     }
 
-    /// What timer `n` is.
+    /// The traits of timer `n`.
     pub(super) fn of(self, n: u64) -> Traits {
         // Multiplication by a number that has no factor in common with 100 puts each timer of a
         // hundred in a place of its own. Keys move on by one place with each hundred, so that in
@@ -102,7 +102,7 @@ impl Mix {
         1 + u8::from(self.of(n).fails_once)
     }
 
-    /// Timer `n`, with what the mix gives it.
+    /// Timer `n`, with its traits.
     pub(super) fn apply(self, n: u64, mut schedule: Schedule) -> Schedule {
         let traits = self.of(n);
         if traits.is_keyed {

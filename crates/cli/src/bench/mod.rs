@@ -1,6 +1,6 @@
 //! `mtimer bench`: measurements that check themselves.
 //!
-//! Invariant: what is measured is what was delivered, exactly once and not early, and of which
+//! Invariant: only timers count that were delivered exactly once and not early, and of which
 //! nothing is left in the store; a run that is not exact ends with an exit code of its own. Warm-up
 //! rounds are not counted; the result is a median, with its spread. Broker and client are processes
 //! of their own, so that each one's processor time can be told.
@@ -86,7 +86,7 @@ impl Bench {
         let interrupted = bed.stop.is_asked();
         let ended = bed.end().await;
         let result = match result {
-            // What was cut short may well have failed because of that.
+            // A measurement that was cut short may have failed because of that.
             _ if interrupted => Err(Failure::silent(Exit::Interrupted)),
             result => result,
         };
@@ -114,7 +114,7 @@ impl Bench {
         })
     }
 
-    /// What its timers are; plain, where there is no choice.
+    /// The traits of its timers; plain, where there is no choice.
     fn mix(&self) -> Mix {
         match self {
             Self::Schedule(bench) => bench.mix,

@@ -1,4 +1,4 @@
-//! A broker of the measurement's own: a child process, and what it leaves behind.
+//! A broker of the measurement's own: a child process, and its leftovers.
 //!
 //! Invariant: the child does not outlive the measurement: it is stopped at the end and on errors,
 //! killed if it does not stop, and told to stop by the system if this process ends without having
@@ -91,7 +91,7 @@ impl Own {
         self.preload
     }
 
-    /// Starts it again on what it had, and waits until it serves.
+    /// Starts it again on its store, and waits until it serves.
     pub(super) async fn resume(&mut self) -> Result<(), Failure> {
         self.running = Some(spawn(&self.flags).await?);
         Ok(())
@@ -132,7 +132,7 @@ impl Own {
         }
     }
 
-    /// Stops it and removes what it leaves behind.
+    /// Stops it and removes its leftovers.
     pub(super) async fn end(mut self) {
         self.stop().await;
         self.rest.remove().await;
@@ -147,7 +147,7 @@ fn command(flags: &[String]) -> std::io::Result<Command> {
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("MTIMER_")) {
         command.env_remove(name);
     }
-    // Whatever is served at the usual address is not this broker's.
+    // The usual address may belong to another broker.
     command.env("MTIMER_HTTP", "off");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     #[cfg(unix)]
@@ -196,7 +196,7 @@ async fn spawn(flags: &[String]) -> Result<BrokerProcess, Failure> {
     }
 }
 
-/// Shows what it logs, but not that it stops when it was told to.
+/// Shows its log, but for the lines about a stop that it was told to make.
 async fn pass_on(log: ChildStderr) {
     let mut lines = BufReader::new(log).lines();
     while let Ok(Some(line)) = lines.next_line().await {

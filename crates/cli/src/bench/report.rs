@@ -27,10 +27,10 @@ pub(super) struct Round {
     pub(super) duplicates: u64,
     /// Settled timers that are in the store all the same.
     pub(super) left: u64,
-    /// What only this measurement has.
+    /// Figures that only this measurement has.
     #[serde(flatten)]
     pub(super) more: BTreeMap<&'static str, f64>,
-    /// What has to be known to read it.
+    /// Notes for the reader.
     #[serde(skip)]
     pub(super) notes: BTreeSet<&'static str>,
 }
@@ -52,8 +52,8 @@ impl From<&Histogram<u64>> for Tail {
 }
 
 impl Round {
-    /// What a tally of so many timers says; `settled` counts the settlements of failed attempts,
-    /// too.
+    /// The result of a tally of so many timers; `settled` counts the settlements of failed
+    /// attempts, too.
     pub(super) fn of(tally: &CallbackTally, scheduled: u64, settled: u64, rate_per_s: f64) -> Self {
         let succeeded = settled.saturating_sub(tally.retried());
         Self {
@@ -87,7 +87,7 @@ impl Round {
         }
     }
 
-    /// Adds what another round has found wrong.
+    /// Adds the errors that another round has found.
     pub(super) fn add_counts(&mut self, other: &Self) {
         self.lost += other.lost;
         self.early += other.early;
@@ -129,7 +129,7 @@ pub(super) struct BenchReport {
     payload: usize,
     mix: Mix,
     rounds: Vec<Round>,
-    /// What belongs to no single round.
+    /// Figures that belong to no single round.
     pub(super) extra: Map<String, Value>,
 }
 
@@ -240,7 +240,7 @@ impl BenchReport {
         });
         if let [_, _, _, (_, Some([_, _, worst]))] = tails {
             all["lateness_ms"] = object(middle, &tails);
-            // The worst there was is what it says.
+            // The maximum is the worst of all rounds.
             all["lateness_ms"]["max"] = json!(rounded(worst));
             all["lateness_spread"] = object(ends, &tails);
         }

@@ -37,7 +37,7 @@ pub(super) async fn round(bed: &mut Bed, bench: &args::ScheduleBench, n: u32) ->
     Ok(round)
 }
 
-/// What came of scheduling many timers.
+/// The result of scheduling many timers.
 pub(super) struct Filled {
     pub(super) scheduled: u64,
     pub(super) took: Duration,

@@ -23,7 +23,7 @@ const BEAT: Duration = Duration::from_millis(5);
 /// How long nothing may happen, once everything is due, before the rest is taken for lost.
 const IDLE_LIMIT: Duration = Duration::from_secs(10);
 
-/// What is sent when.
+/// The times at which timers are sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     /// Timers a second.
@@ -84,15 +84,15 @@ pub(super) async fn run(bed: &Bed, plan: &Plan, part: &str) -> Result<Round, Fai
     Ok(round)
 }
 
-/// What was sent.
+/// The timers that were sent.
 #[derive(Default)]
 struct SentTimers {
     stored: u64,
     /// Timers that could only be sent when more than half of the time before they were due had
     /// gone: this machine is too slow for the load.
     behind: u64,
-    /// Timers that were stored only when more than half of that time had gone: what waits to be
-    /// stored grows, though nothing may be late yet.
+    /// Timers that were stored only when more than half of that time had gone: the queue of timers
+    /// to be stored grows, though nothing may be late yet.
     answered_late: u64,
 }
 
@@ -118,7 +118,7 @@ impl SentTimers {
 }
 
 /// Sends every timer at its time. No more after the first that is refused, or when told to stop;
-/// what was sent is waited for.
+/// waits for those that were sent.
 async fn send(bed: &Bed, dest: &Destination, plan: &Plan, first: Time) -> Result<SentTimers, Failure> {
     let (timers, ahead) = (plan.timers(), millis(plan.ahead));
     let due = |n| first + plan.offset(n);

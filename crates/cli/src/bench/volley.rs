@@ -15,14 +15,14 @@ use crate::{load, progress};
 
 /// How long nothing may happen before the rest is taken for lost.
 const IDLE_LIMIT: Duration = Duration::from_secs(10);
-/// How often it looks for what has changed.
+/// How often it looks for changes.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Why what it costs is not reported.
+/// Why its cost is not reported.
 const OVERLAP: &str = "processor time and commands are left out where scheduling went on while timers were already loaded: \
     give --ahead more than --preload and what scheduling takes";
 
-/// What is to be fired.
+/// The timers to fire.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Volley {
     pub(super) timers: u64,
@@ -32,7 +32,7 @@ pub(super) struct Volley {
     pub(super) ahead: Duration,
 }
 
-/// What came of it.
+/// The result.
 pub(super) struct Fired {
     pub(super) round: Round,
     /// Altogether, from before the first was scheduled.

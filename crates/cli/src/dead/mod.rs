@@ -1,4 +1,4 @@
-//! `mtimer dead`: what will not be delivered by itself any more.
+//! `mtimer dead`: timers that are not delivered by themselves any more.
 
 mod rights;
 mod rows;

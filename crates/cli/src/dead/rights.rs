@@ -1,7 +1,8 @@
-//! What the token in use may not do, asked before it would look as if there were nothing to do.
+//! Checks the token's permissions first, since without them it would look as if there were nothing
+//! to do.
 //!
-//! A broker leaves out of a list what the token may not read, so that a list without rows, and a
-//! purge that finds none, look like success.
+//! A broker leaves timers out of a list that the token may not read, so that a list without rows,
+//! and a purge that finds none, look like success.
 
 use mtimer_client::{Client, ErrorCode, RequestError, Target, TimerId};
 
@@ -10,13 +11,13 @@ use crate::args::{destination, key};
 use crate::exit::Failure;
 use crate::output::note;
 
-/// Refuses a replay or purge of whatever passes a filter, if the token may do neither.
+/// Refuses a replay or purge by a filter, if the token may do neither.
 pub(super) async fn to_operate(client: &Client) -> Result<(), Failure> {
     // No timer has the id 0, so nothing is removed.
     let answers = client.purge_all(vec![TimerId::from_u128(0)]).await;
     match answers.into_iter().find_map(Result::err) {
         Some(error) if is_denied(&error) => Err(error.into()),
-        // What else is wrong is met again, and told, with the first timer.
+        // Other errors are met again, and reported, with the first timer.
         _ => Ok(()),
     }
 }

@@ -137,7 +137,7 @@ impl Which {
         rights::to_operate(client).await?;
         rights::to_read(client, &self.filter).await?;
         let bar: ProgressBar = progress::counter(work.done());
-        // What dies from here on has been replayed already, or is none of what was asked for.
+        // Timers that die from here on have been replayed already, or were not asked for.
         let began: Time = client.now();
         let mut rows = Rows::new(client, self.filter.clone());
         let mut ids = Vec::new();
@@ -213,7 +213,7 @@ impl Which {
         match exit {
             None if interrupted => Err(Failure::silent(Exit::Interrupted)),
             None => Ok(()),
-            // A filter has no claim to what was gone before its turn came.
+            // A filter does not cover timers that were gone before their turn came.
             Some(Exit::NotFound) if self.ids.is_empty() => Ok(()),
             Some(_) if *done > 0 => Err(Failure::silent(Exit::Partly)),
             Some(exit) => Err(Failure::silent(*exit)),

@@ -122,9 +122,9 @@ impl Fields {
 /// Makes schedules of fields: defaults, ids, the policy for keys.
 #[derive(Clone, Debug)]
 pub(crate) struct Maker {
-    /// For what a line does not say.
+    /// For fields that a line leaves out.
     pub(crate) defaults: Fields,
-    /// `None`: create, but keep for what comes with an id that is a key.
+    /// `None`: create, but keep for lines whose id is a key.
     pub(crate) policy: Option<KeyPolicy>,
     /// Timers with a key and a fixed time get the same id every time.
     pub(crate) repeatable: bool,
@@ -134,7 +134,7 @@ pub(crate) struct Maker {
     pub(crate) dest: Option<Destination>,
 }
 
-/// What a field names.
+/// The kinds of names in a field.
 enum Name {
     Id(TimerId),
     Key { key: Key, was_id: bool },
@@ -221,7 +221,7 @@ fn together(defaults: &Headers, own: Headers) -> Result<Headers, String> {
     Headers::new(own.iter().chain(others)).map_err(|error| error.to_string())
 }
 
-/// A hash of everything that makes a timer what it is.
+/// A hash of the whole content of a timer.
 struct Content(Fnv64);
 
 impl Content {
@@ -327,7 +327,7 @@ impl<'de> Deserialize<'de> for RetryDelays {
     }
 }
 
-/// What is wrong with the JSON. Every line is line 1 to the parser, so only the column is told.
+/// The fault of the JSON. Every line is line 1 to the parser, so only the column is told.
 fn json_error(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.split_once(" at line 1 column ") {

@@ -1,4 +1,4 @@
-//! What a line of a file asks for.
+//! Timers from the lines of a file.
 
 use mtimer_client::{Client, Schedule};
 

@@ -199,8 +199,7 @@ impl Summary {
         }
     }
 
-    /// The summary is the one result on standard output; what else there is to say goes to standard
-    /// error.
+    /// The summary is the one result on standard output; all other messages go to standard error.
     fn said(&self, exit: Exit, message: &str) -> Failure {
         note_error(message);
         Failure::silent(exit)

@@ -1,4 +1,4 @@
-//! Reading a file of lines twice, whatever it is and however large.
+//! Reading a file of lines twice, of any kind and size.
 //!
 //! Invariant: never more than one line in memory, and of a line never more than [`MAX_LINE`] bytes.
 

@@ -1,4 +1,4 @@
-//! What came of a file, counted.
+//! The results of a file, counted.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ impl Problems {
     }
 }
 
-/// What came of the lines that were sent.
+/// The results of the lines that were sent.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SentLines {
     pub(crate) scheduled: u64,

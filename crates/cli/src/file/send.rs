@@ -96,7 +96,7 @@ pub(crate) async fn send(
             else => break,
         }
     }
-    // What was read ahead is not wanted any more; the reader must not wait for the queue.
+    // Lines that were read ahead are not wanted any more; the reader must not wait for the queue.
     drop(chunks);
     let skipped = reading.await.map_err(|e| Failure::new(Exit::Failed, e.to_string()))??;
     Ok(SendOutcome { sent, skipped, cut })

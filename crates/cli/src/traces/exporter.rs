@@ -53,7 +53,7 @@ pub(crate) fn sink() -> Option<Arc<dyn SpanSink>> {
         .map(|provider| Arc::new(OtelSink::new(provider.tracer("mtimer-broker"))) as Arc<dyn SpanSink>)
 }
 
-/// Exports what is left. Called outside of the runtime, while it runs.
+/// Exports the remaining spans. Called outside of the runtime, while it runs.
 pub(crate) fn finish() {
     if let Some(provider) = PROVIDER.get()
         && let Err(error) = provider.shutdown_with_timeout(LAST_SPANS)

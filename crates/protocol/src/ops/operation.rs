@@ -1,4 +1,4 @@
-//! What the module of an operation has to say.
+//! The trait that each module of an operation implements.
 
 use mtimer_types::{InvalidTimer, Time, Verb};
 use serde::Serialize;
@@ -11,10 +11,10 @@ pub trait Operation: Serialize + DeserializeOwned {
     /// How it is answered once it was done, or could not be for a reason of its own.
     type Reply: Reply;
 
-    /// What a token has to allow.
+    /// The verb that a token has to allow.
     const VERB: Verb;
 
-    /// What it is about.
+    /// The timer or key that it is about.
     fn subject(&self) -> Subject<'_>;
 
     /// Checks the arguments.

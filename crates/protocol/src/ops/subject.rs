@@ -1,10 +1,10 @@
-//! What an operation is about.
+//! The subject of an operation: a new timer, a live one, a retained one, or a key.
 
 use std::sync::Arc;
 
 use mtimer_types::{Destination, Key, PartitionId, Target, Timer, TimerId};
 
-/// What an operation is about: by this it is routed, ordered and permitted.
+/// The timer or key that an operation is about: by this it is routed, ordered and permitted.
 #[derive(Clone, Copy, Debug)]
 pub enum Subject<'a> {
     /// A timer that it brings along.

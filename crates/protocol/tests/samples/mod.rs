@@ -96,7 +96,7 @@ pub fn from_client() -> Vec<(String, ClientMessage)> {
 
 const LOAD: BrokerLoad = BrokerLoad { sessions: 1, loaded: 2, in_flight: 3 };
 
-/// What a broker tells the leader.
+/// The message of a broker to the leader.
 pub fn heartbeat() -> Heartbeat {
     Heartbeat {
         cluster: "main".into(),

@@ -45,7 +45,7 @@ fn a_merge_without_space_leaves_everything_as_it_was_and_is_made_later() {
     assert!(!upkeep.tend(&state, &db).unwrap() && state.is_blocked());
     assert_eq!(tables_on_disk(&upkeep), TABLES, "what it has written is removed");
     assert!(upkeep.paused.take().is_some());
-    // However much is for others, a merge may take a part of what is free.
+    // However much is for others, a merge may take a part of the free space.
     state.has_no_space.store(false, Ordering::Relaxed);
     assert!(upkeep.tend(&state, &db).unwrap() && !state.is_blocked());
     assert_eq!(tables_on_disk(&upkeep), 1, "the files of merged tables go at once");

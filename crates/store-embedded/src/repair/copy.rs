@@ -1,4 +1,4 @@
-//! A copy of a damaged database that the storage engine opens: without what cannot be read of its
+//! A copy of a damaged database that the storage engine opens: without the unreadable parts of its
 //! journals.
 
 use std::fs::{self};
@@ -9,7 +9,7 @@ use crate::check::{self, JournalFile};
 use crate::group::{self, Group};
 use crate::journal::{self, Flaw, FlawKind};
 
-/// Copies a database, its journals without what cannot be read. Tables are linked: they never
+/// Copies a database, its journals without the unreadable parts. Tables are linked: they never
 /// change.
 pub(super) fn copy_database(directory: &Path, from: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir_all(to.join("keyspaces"))?;
@@ -53,7 +53,7 @@ fn copy_space(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Leaves out of journals what is flawed: a batch with nothing but a header stands for the lost
+/// Leaves flawed batches out of journals: a batch with nothing but a header stands for the lost
 /// ones, so that the numbers go on.
 #[derive(Default)]
 struct Bridges {

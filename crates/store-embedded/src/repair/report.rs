@@ -1,10 +1,10 @@
-//! What a repair tells.
+//! The report of a repair.
 
 use std::path::PathBuf;
 
 use crate::damage::Damage;
 
-/// What a repair has found and done.
+/// The findings and effects of a repair.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RepairReport {
     /// The places that are damaged.

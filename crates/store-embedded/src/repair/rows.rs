@@ -1,4 +1,4 @@
-//! The rows of a damaged database, rewritten: what contradicts is brought into agreement.
+//! The rows of a damaged database, rewritten: contradicting rows are brought into agreement.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -259,8 +259,8 @@ impl Rebuild {
         Ok(true)
     }
 
-    /// Whether what is lost may have taken a timer that waits: it is delivered at most once, and
-    /// was not written since. Its time says nothing: what is lost may have rescheduled it.
+    /// Whether a lost write may have taken a timer that waits: it is delivered at most once, and
+    /// was not written since. Its time says nothing: a lost write may have rescheduled it.
     fn may_have_been_sent(&self, space: Space, key: &Slice, row: &Row) -> bool {
         let is_old = || self.from.written_at(space, key).is_none_or(|seqno| seqno < self.intact_from);
         row.record.timer.mode == Mode::AtMostOnce && is_old()

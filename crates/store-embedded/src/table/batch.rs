@@ -28,8 +28,8 @@ impl PartitionTable<'_> {
         Ok(answers)
     }
 
-    /// Why an operation is refused, if it is: it would add to a disk that is full. A repeat of what
-    /// was done adds nothing.
+    /// Why an operation is refused, if it is: it would add to a disk that is full. A repeat of an
+    /// operation that was done adds nothing.
     fn refusal(&mut self, op: &Op, now: Time) -> Result<Option<Refusal>, Fault> {
         let Some((path, free)) = self.full.filter(|_| op.is().adds) else { return Ok(None) };
         let is_repeat = match op.subject() {
