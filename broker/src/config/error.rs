@@ -51,9 +51,9 @@ pub enum ConfigError {
         message: String,
     },
     /// A setting's value is not right.
-    #[error("{setting}: {message}")]
+    #[error("{}: {message}", .setting.replace('_', "-"))]
     Setting {
-        /// The setting.
+        /// The setting: its name, or its field.
         setting: &'static str,
         /// Value, limit, fix.
         message: String,

@@ -273,7 +273,7 @@ fn limits_of_groups_are_read_from_the_file() {
 
 #[test]
 fn passwords_are_not_shown() {
-    let shown = resolved("redis = [\"redis://u:s3cret@h:1\", \"redis://u:s3\"]\n").settings().redis;
+    let shown = resolved("redis = [\"redis://u:s3cret@h:1\", \"redis://u:s3\"]\n").settings().redis.clone();
     let expected = ["redis://u:***@h:1", "***"].map(|url| RedisUrl(url.to_owned()));
     assert_eq!(shown, Some(CommaList(expected.into())));
     let partial = flags(&[("redis", "redis://u:s3cret@h:1")]);

@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 use mtimer_store::without_password;
-use serde::de::{self, SeqAccess, Visitor};
+use serde::de::{self, DeserializeOwned, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::value::{InvalidValue, SettingValue};
 
 /// A duration such as `250ms`, `5s`, `2h 30m`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -82,27 +83,16 @@ impl<'de> Deserialize<'de> for RedisUrl {
     }
 }
 
+/// Without its password.
+impl fmt::Display for RedisUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&without_password(&self.0))
+    }
+}
+
 impl fmt::Debug for RedisUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&without_password(&self.0), f)
-    }
-}
-
-/// A setting's text cannot be parsed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is {problem}")]
-pub struct InvalidValue {
-    text: String,
-    problem: String,
-}
-
-impl InvalidValue {
-    fn new(text: &str, expected: impl fmt::Display) -> Self {
-        Self::because(text, format!("not {expected}"))
-    }
-
-    fn because(text: &str, problem: impl Into<String>) -> Self {
-        Self { text: text.chars().take(80).collect(), problem: problem.into() }
     }
 }
 
@@ -281,6 +271,10 @@ macro_rules! choices {
             fn read(text: &str) -> Result<Self, String> {
                 text.parse().map_err(|error: InvalidValue| error.to_string())
             }
+
+            fn show(&self) -> String {
+                self.name().to_owned()
+            }
         }
 
         impl FromStr for $ty {
@@ -340,86 +334,48 @@ choices! {
     Json = "json",
 }
 
-/// A type of settings: how a variable or a flag is read.
-pub trait SettingValue: Sized {
-    /// What can be written, and what each means; empty if the values cannot be listed.
-    const CHOICES: &'static [(&'static str, &'static str)] = &[];
-    /// Whether it is true or false.
-    const IS_SWITCH: bool = false;
-    /// What stands for its value in the help of a flag.
-    const VALUE: &'static str = "TEXT";
-
-    /// Reads a value.
-    ///
-    /// # Errors
-    ///
-    /// What is wrong with the text, and what to write.
-    fn read(text: &str) -> Result<Self, String>;
-}
-
-impl SettingValue for String {
-    fn read(text: &str) -> Result<Self, String> {
-        Ok(text.to_owned())
-    }
-}
-
-impl SettingValue for bool {
-    const IS_SWITCH: bool = true;
-    const VALUE: &'static str = "true|false";
-
-    fn read(text: &str) -> Result<Self, String> {
-        text.parse().map_err(|_| format!("{text:?} is not true or false"))
-    }
-}
-
-impl SettingValue for PathBuf {
-    const VALUE: &'static str = "FILE";
-
-    fn read(text: &str) -> Result<Self, String> {
-        if text.is_empty() { Err("it is empty: write a path".to_owned()) } else { Ok(Self::from(text)) }
-    }
-}
-
 impl SettingValue for Span {
     const VALUE: &'static str = "DURATION";
+    const EXAMPLE: &'static str = "\"5s\"";
 
     fn read(text: &str) -> Result<Self, String> {
         text.parse().map_err(|error: InvalidValue| error.to_string())
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
     }
 }
 
 impl SettingValue for Size {
     const VALUE: &'static str = "SIZE";
+    const EXAMPLE: &'static str = "\"256MiB\"";
 
     fn read(text: &str) -> Result<Self, String> {
         text.parse().map_err(|error: InvalidValue| error.to_string())
     }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
 }
 
-impl<T: FromStr> SettingValue for CommaList<T>
+impl<T> SettingValue for CommaList<T>
 where
+    T: FromStr + fmt::Display + Serialize + DeserializeOwned,
     T::Err: fmt::Display,
 {
     const VALUE: &'static str = "LIST";
+    const EXAMPLE: &'static str = "[\"TEXT\"]";
 
     fn read(text: &str) -> Result<Self, String> {
         text.parse().map_err(|error: InvalidValue| error.to_string())
     }
-}
 
-macro_rules! numbers {
-    ($($ty:ty),*) => { $(
-        impl SettingValue for $ty {
-            const VALUE: &'static str = "N";
-
-            fn read(text: &str) -> Result<Self, String> {
-                let what = || format!("a number from 0 to {}", Self::MAX);
-                text.parse().map_err(|_| InvalidValue::new(text, what()).to_string())
-            }
-        }
-    )* };
+    fn show(&self) -> String {
+        self.0.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+    }
 }
-numbers!(u8, u16, u32, u64, usize);
 
 #[cfg(test)]
 mod tests {

@@ -62,7 +62,7 @@ impl Scrape {
     }
 
     fn about(&self, out: &mut MetricWriter<'_>) -> fmt::Result {
-        out.by(&m::BUILD_INFO, "version", [(env!("CARGO_PKG_VERSION"), 1u64)])?;
+        out.by(&m::BUILD_INFO, [(env!("CARGO_PKG_VERSION"), 1u64)])?;
         out.one(&m::READY, u64::from(self.observed.unready.is_empty()))
     }
 
@@ -87,7 +87,7 @@ impl Scrape {
             kinds.iter().map(|(kind, counter)| (*kind, self.count(*counter))).collect::<Vec<_>>()
         };
         let cancels = [("cancelled", Counter::Cancelled), ("too_late", Counter::CancelTooLate)];
-        out.by(&m::CANCELS, "outcome", all(&cancels))?;
+        out.by(&m::CANCELS, all(&cancels))?;
         let settlements = [
             ("acknowledged", Counter::Acknowledged),
             ("late_acknowledged", Counter::LateAcknowledged),
@@ -96,20 +96,20 @@ impl Scrape {
             ("expired", Counter::Expired),
             ("unconfirmed", Counter::Unconfirmed),
         ];
-        out.by(&m::SETTLEMENTS, "outcome", all(&settlements))?;
+        out.by(&m::SETTLEMENTS, all(&settlements))?;
         let refused = [("not_yours", Counter::SettleNotYours), ("late", Counter::SettleLate)];
-        out.by(&m::SETTLEMENTS_REFUSED, "reason", all(&refused))?;
+        out.by(&m::SETTLEMENTS_REFUSED, all(&refused))?;
         let trimmed = [("dead", Counter::DeadTrimmed), ("unconfirmed", Counter::UnconfirmedTrimmed)];
-        out.by(&m::TRIMMED, "kind", all(&trimmed))?;
+        out.by(&m::TRIMMED, all(&trimmed))?;
         // Tiers that nobody has used but the first would only be noise.
         let used = tallies.retries.iter().rposition(|n| *n > 0).map_or(1, |last| last + 1);
         let tiers: Vec<String> = (1..=used).map(|tier| tier.to_string()).collect();
-        out.by(&m::RETRIES, "tier", tiers.iter().map(String::as_str).zip(tallies.retries))?;
+        out.by(&m::RETRIES, tiers.iter().map(String::as_str).zip(tallies.retries))?;
         let reasons = DEAD_REASONS.into_iter().map(|(_, name)| name);
-        out.by(&m::DEAD_LETTERS, "reason", reasons.zip(tallies.dead))?;
+        out.by(&m::DEAD_LETTERS, reasons.zip(tallies.dead))?;
         let causes = RedeliveryCause::ALL.into_iter().map(|(_, name)| name);
-        out.by(&m::REDELIVERIES, "cause", causes.zip(tallies.redeliveries))?;
-        out.by(&m::REFUSALS, "reason", REFUSALS.into_iter().zip(tallies.refusals))
+        out.by(&m::REDELIVERIES, causes.zip(tallies.redeliveries))?;
+        out.by(&m::REFUSALS, REFUSALS.into_iter().zip(tallies.refusals))
     }
 
     /// Writes the count of the store; nothing if it was not counted.
@@ -124,7 +124,7 @@ impl Scrape {
             ("taken", s.taken),
             ("dead", s.dead),
         ];
-        out.by(&m::STORED_TIMERS, "state", states)?;
+        out.by(&m::STORED_TIMERS, states)?;
         out.one(&m::STORED_KEYS, s.keys)
     }
 
@@ -149,7 +149,7 @@ impl Scrape {
 
     fn store(&self, out: &mut MetricWriter<'_>) -> fmt::Result {
         let lanes = &self.observed.lanes;
-        out.durations_by(&m::STORE_CALLS, "operation", lanes.calls.iter().map(|(name, took)| (*name, took)))?;
+        out.durations_by(&m::STORE_CALLS, lanes.calls.iter().map(|(name, took)| (*name, took)))?;
         out.one(&m::STORE_BATCHES, lanes.batches)?;
         out.one(&m::STORE_OPERATIONS, lanes.operations)?;
         out.one(&m::STORE_OUTAGES, self.shell.get(C::StoreOutages))?;
@@ -179,7 +179,7 @@ impl Scrape {
         out.one(&m::LOST_BROKERS, self.observed.lost_brokers)?;
         out.one(&m::ADDRESS_REACHED, u64::from(self.observed.is_reached))?;
         let events = self.shell.node.iter().map(|(name, n)| (name.trim_end_matches("_total"), *n));
-        out.by(&m::CLUSTER_EVENTS, "event", events)
+        out.by(&m::CLUSTER_EVENTS, events)
     }
 
     fn partitions(&self, out: &mut MetricWriter<'_>) -> fmt::Result {
@@ -190,7 +190,7 @@ impl Scrape {
         out.one(&m::HANDOVERS_FORCED, shell.get(C::HandoversForced))?;
         out.durations(&m::PARTITION_ACQUIRE, &shell.acquired_after)?;
         out.durations(&m::PARTITION_RELEASE, &shell.released_after)?;
-        out.by(&m::LANES_ENDED, "reason", ENDS.into_iter().zip(observed.lanes.ended))
+        out.by(&m::LANES_ENDED, ENDS.into_iter().zip(observed.lanes.ended))
     }
 
     fn queues(&self, out: &mut MetricWriter<'_>) -> fmt::Result {
@@ -201,15 +201,15 @@ impl Scrape {
             ("put_off", engine.put_off),
             ("store_calls", observed.lanes.under_way),
         ];
-        out.by(&m::QUEUE_DEPTH, "queue", depths)?;
+        out.by(&m::QUEUE_DEPTH, depths)?;
         let memory = [
             ("timers", (engine.memory.1, engine.memory_budget)),
             ("inbox", self.inbox),
             ("receiving", self.receiving),
             ("outboxes", self.outboxes),
         ];
-        out.by(&m::MEMORY_BYTES, "for", memory.map(|(name, (used, _))| (name, used)))?;
-        out.by(&m::MEMORY_LIMIT_BYTES, "for", memory.map(|(name, (_, limit))| (name, limit)))?;
+        out.by(&m::MEMORY_BYTES, memory.map(|(name, (used, _))| (name, used)))?;
+        out.by(&m::MEMORY_LIMIT_BYTES, memory.map(|(name, (_, limit))| (name, limit)))?;
         out.one(&m::LOADED_TIMERS, engine.memory.0)?;
         out.one(&m::UNSETTLED, engine.unsettled)
     }
@@ -231,7 +231,7 @@ impl Scrape {
             ("handshake_timeout", C::HandshakesTimedOut),
             ("handshake_malformed", C::HandshakesMalformed),
         ];
-        out.by(&m::CONNECTIONS_REFUSED, "reason", by(&refused))?;
+        out.by(&m::CONNECTIONS_REFUSED, by(&refused))?;
         let closed = [
             ("protocol", C::SessionsBroken),
             ("malformed", C::FramesMalformed),
@@ -245,7 +245,7 @@ impl Scrape {
             ("outbox_overflow", C::OutboxOverflows),
             ("revoked", C::SessionsRevoked),
         ];
-        out.by(&m::SESSIONS_CLOSED, "reason", by(&closed))?;
+        out.by(&m::SESSIONS_CLOSED, by(&closed))?;
         let limits = [
             ("token_schedules", C::LimitTokenSchedules),
             ("token_pending", C::LimitTokenPending),
@@ -256,15 +256,15 @@ impl Scrape {
             ("group_pending", C::LimitGroupPending),
             ("group_payload", C::LimitGroupPayload),
         ];
-        out.by(&m::CREDENTIALS_STALE, "what", self.stale.map(|(what, stale)| (what, u64::from(stale))))?;
-        out.by(&m::LIMIT_REFUSALS, "reason", by(&limits))?;
+        out.by(&m::CREDENTIALS_STALE, self.stale.map(|(what, stale)| (what, u64::from(stale))))?;
+        out.by(&m::LIMIT_REFUSALS, by(&limits))?;
         let clock = [
             ("step", C::ClockSteps),
             ("outlier", C::ClockOutliers),
             ("missed_reading", C::ClockReadingsMissed),
             ("doubtful", C::ClockDoubtful),
         ];
-        out.by(&m::CLOCK_EVENTS, "event", by(&clock))?;
+        out.by(&m::CLOCK_EVENTS, by(&clock))?;
         out.one(&m::CLOCK_STANDSTILL, self.observed.still_ms as f64 / 1_000.0)
     }
 
@@ -273,9 +273,9 @@ impl Scrape {
         let Expiries { certificates, peer_token, tokens } = self.expiries;
         let seconds = |(name, at): (&'static str, Option<Time>)| Some((name, at?.as_ms() / 1_000));
         let files = CERTIFICATE_FILES.into_iter().zip(certificates).filter_map(seconds);
-        out.by(&m::CERTIFICATE_EXPIRES, "file", files)?;
+        out.by(&m::CERTIFICATE_EXPIRES, files)?;
         let tokens = [("peer_token", peer_token), ("tokens", tokens)];
-        out.by(&m::TOKEN_EXPIRES, "what", tokens.into_iter().filter_map(seconds))
+        out.by(&m::TOKEN_EXPIRES, tokens.into_iter().filter_map(seconds))
     }
 
     /// Values that the system does not tell are left out.

@@ -9,6 +9,8 @@
 //! Not in here: HTTP.
 
 mod collect;
+#[cfg(test)]
+mod documented;
 mod names;
 mod open_metrics;
 mod process;

@@ -33,12 +33,11 @@ impl MetricWriter<'_> {
     pub(super) fn by<'b, V: EncodeGaugeValue>(
         &mut self,
         metric: &'static Metric,
-        label: &'static str,
         values: impl IntoIterator<Item = (&'b str, V)>,
     ) -> fmt::Result {
         let mut family = self.begin(metric)?;
         for (kind, value) in values {
-            family.encode_family(&[(label, kind)])?.encode_gauge(&value)?;
+            family.encode_family(&[(label(metric), kind)])?.encode_gauge(&value)?;
         }
         Ok(())
     }
@@ -65,15 +64,19 @@ impl MetricWriter<'_> {
     pub(super) fn durations_by<'b>(
         &mut self,
         metric: &'static Metric,
-        label: &'static str,
         all: impl IntoIterator<Item = (&'b str, &'b Durations)>,
     ) -> fmt::Result {
         let mut family = self.begin(metric)?;
         for (kind, durations) in all {
-            write_durations(&mut family.encode_family(&[(label, kind)])?, durations)?;
+            write_durations(&mut family.encode_family(&[(label(metric), kind)])?, durations)?;
         }
         Ok(())
     }
+}
+
+/// The name of its only label.
+fn label(metric: &Metric) -> &'static str {
+    metric.labels.first().copied().unwrap_or_default()
 }
 
 fn write_durations(encoder: &mut MetricEncoder<'_>, durations: &Durations) -> fmt::Result {

@@ -45,64 +45,22 @@ fn flag(setting: &'static Setting) -> Arg {
     } else {
         names(setting.choices).into()
     };
-    let arg = Arg::new(setting.field).long(setting.name()).value_name(value_name(setting));
+    let arg = Arg::new(setting.field).long(setting.name()).value_name(setting.value);
     let arg = match setting.is_switch {
         true => arg.num_args(0..=1).require_equals(true).default_missing_value("true"),
         // `--memory -5` is refused by the parser of the value, which names the fault. Paths and
         // texts may begin with a hyphen, but `--data --json` more likely lacks its value.
         false => arg.allow_hyphen_values(setting.read(&mut PartialConfig::default(), "-").is_err()),
     };
-    arg.help(setting.help()).help_heading(heading(setting.field)).value_parser(value)
+    arg.help(setting.help()).help_heading(setting.group).value_parser(value)
 }
-
-/// Name of the value in the help.
-fn value_name(setting: &Setting) -> &'static str {
-    match setting.field {
-        "listen" | "http" | "advertise" => "ADDR",
-        "redis" => "URL",
-        "data" => "DIR",
-        "cluster" => "NAME",
-        "retry" => "DELAYS",
-        "durability" => "LEVEL",
-        "log_format" => "FORMAT",
-        "log_level" => "FILTER",
-        _ => setting.value,
-    }
-}
-
-/// The part of the help that a setting is shown in.
-fn heading(field: &str) -> &'static str {
-    match field {
-        "listen" | "http" | "metrics_destinations" => "Addresses and metrics",
-        "tokens" | "peer_token_file" | "tls_cert" | "tls_key" | "tls_client_ca" | "tls_ca" | "insecure" => {
-            "Tokens and TLS"
-        }
-        "cluster" | "advertise" | "weight" | "lease_ttl" | "peer_heartbeat" | "peer_timeout"
-        | "handover_timeout" => CLUSTER,
-        "durability" | "replicas" | "replicas_within" | "partitions" => "Store",
-        "data" | "disk_watermark" | "disk_reserve" => "Embedded store",
-        _ if field.starts_with("redis") => "Redis",
-        "preload" | "memory" | "park_after" | "retry" | "jitter_percent" | "callback_timeout" => "Delivery",
-        "dead_max_age" | "dead_max_count" | "unconfirmed_max_age" | "unconfirmed_max_count" => "Dead letters",
-        "drain_timeout" | "startup_timeout" => "Start and stop",
-        "log_format" | "log_level" => "Log",
-        _ => "Connections and their limits",
-    }
-}
-
-const CLUSTER: &str = "Cluster";
 
 /// The command without the flags about other brokers or Redis, which `dev` has not. It is hidden
 /// only, so that somebody who gives such a flag is still told why it is refused.
 pub(crate) fn without_cluster(command: Command) -> Command {
-    let is_foreign = |field: &str| {
-        field.starts_with("redis")
-            || matches!(field, "replicas" | "replicas_within" | "peer_token_file" | "tls_ca")
-            || (heading(field) == CLUSTER && field != "cluster")
-    };
     let embedded = Durability::CHOICES.iter().copied().filter(|(name, _)| name.starts_with("embedded"));
     let embedded: Vec<_> = embedded.collect();
-    let all = SETTINGS.iter().filter(|setting| is_foreign(setting.field));
+    let all = SETTINGS.iter().filter(|setting| setting.shared);
     all.fold(command, |command, setting| command.mut_arg(setting.field, |arg| arg.hide(true)))
         .mut_arg("durability", |arg| arg.value_parser(names(&embedded)))
 }

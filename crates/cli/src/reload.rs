@@ -6,11 +6,10 @@
 //! and the password of Redis ([`Opened::reload`]).
 
 use mtimer_broker::Broker;
-use mtimer_broker::config::{Config, PartialConfig};
-use serde_json::Value;
+use mtimer_broker::config::{Config, PartialConfig, SETTINGS, Setting};
 
 use super::exit::{Exit, Failure};
-use super::settings::{Source, as_json};
+use super::settings::Source;
 use super::signals::Hangups;
 use super::store::Opened;
 
@@ -21,13 +20,13 @@ pub(crate) struct Reload {
     /// The settings in use.
     used: PartialConfig,
     /// The files that the broker reads again, by their settings.
-    files: Vec<&'static str>,
+    files: Vec<String>,
 }
 
 impl Reload {
     pub(crate) fn watch(source: Source, config: &Config) -> Result<Self, Failure> {
         let hangups = Hangups::watch()?;
-        Ok(Self { hangups, source, used: config.settings(), files: files(&config.settings()) })
+        Ok(Self { hangups, source, used: config.settings().clone(), files: files(config.settings()) })
     }
 
     /// Where the settings come from.
@@ -55,8 +54,7 @@ impl Reload {
         // An address to listen on may be a name that has to be looked up.
         let reading = tokio::task::spawn_blocking(move || source.read());
         let read = reading.await.unwrap_or_else(|e| Err(Failure::new(Exit::Failed, e.to_string())));
-        let changed = read.and_then(|config| changed(&self.used, &config.settings()));
-        match changed {
+        match read.map(|config| changed(&self.used, config.settings())) {
             Ok(changed) if changed.is_empty() => {}
             Ok(changed) => tracing::warn!(
                 settings = changed.join(", "),
@@ -70,27 +68,22 @@ impl Reload {
 }
 
 /// The files that are read again, by the settings that name them.
-fn files(settings: &PartialConfig) -> Vec<&'static str> {
-    let given = [
-        ("tokens", settings.tokens.is_some()),
-        ("peer-token-file", settings.peer_token_file.is_some()),
-        ("tls-cert", settings.tls_cert.is_some()),
-        ("tls-client-ca", settings.tls_client_ca.is_some()),
-        ("tls-ca", settings.tls_ca.is_some()),
-        ("redis", settings.redis.is_some()),
-    ];
-    given.into_iter().filter(|(_, given)| *given).map(|(name, _)| name).collect()
+fn files(settings: &PartialConfig) -> Vec<String> {
+    let read_again = |setting: &&Setting| setting.reread && setting.show(settings).is_some();
+    SETTINGS.iter().filter(read_again).map(Setting::name).collect()
 }
 
 /// The names of the settings that differ.
-fn changed(used: &PartialConfig, now: &PartialConfig) -> Result<Vec<String>, Failure> {
-    let (used, now) = (as_json(used)?, as_json(now)?);
-    let (Value::Object(used), Value::Object(now)) = (&used, &now) else { return Ok(Vec::new()) };
-    let mut names: Vec<String> =
-        used.keys().chain(now.keys()).filter(|name| used.get(*name) != now.get(*name)).cloned().collect();
+fn changed(used: &PartialConfig, now: &PartialConfig) -> Vec<String> {
+    let differs = |setting: &&Setting| setting.show(used) != setting.show(now);
+    let mut names: Vec<String> = SETTINGS.iter().filter(differs).map(Setting::name).collect();
+    let tables = [
+        ("destination", used.destination != now.destination),
+        ("group-limit", used.group_limit != now.group_limit),
+    ];
+    names.extend(tables.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name.to_owned()));
     names.sort_unstable();
-    names.dedup();
-    Ok(names)
+    names
 }
 
 #[cfg(test)]
@@ -98,15 +91,15 @@ mod tests {
     use super::*;
 
     fn settings(toml: &str) -> PartialConfig {
-        toml::from_str::<PartialConfig>(toml).unwrap().resolve().unwrap().settings()
+        toml::from_str::<PartialConfig>(toml).unwrap().resolve().unwrap().settings().clone()
     }
 
     #[test]
     fn settings_that_differ_are_named() {
         let used = settings("memory = \"64MiB\"\n[[group-limit]]\ngroup = \"g\"\npending = 5");
-        assert_eq!(changed(&used, &used).unwrap(), [""; 0]);
+        assert_eq!(changed(&used, &used), [""; 0]);
         let now = settings("listen = \"127.0.0.1:7500\"\nmemory = \"65MiB\"");
-        assert_eq!(changed(&used, &now).unwrap(), ["group-limit", "listen", "memory"]);
+        assert_eq!(changed(&used, &now), ["group-limit", "listen", "memory"]);
     }
 
     #[test]

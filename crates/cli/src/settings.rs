@@ -21,13 +21,9 @@ pub(crate) fn read(flags: PartialConfig, file: Option<&Path>, but: &[&str]) -> R
     let vars = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .filter(|(name, _)| !ours(name) && !but.contains(&name.as_str()));
-    let layers = PartialConfig::layered(flags, vars, file)?;
-    let logged = layers.log_level.is_some();
-    let mut config = layers.resolve()?;
-    if let Some(filter) = logging::from_env().filter(|_| !logged) {
-        config.log_level = filter;
-    }
-    Ok(config)
+    let mut layers = PartialConfig::layered(flags, vars, file)?;
+    layers.log_level = layers.log_level.or_else(logging::from_env);
+    Ok(layers.resolve()?)
 }
 
 /// Where the settings of a broker come from, so that they can be read again.
@@ -53,10 +49,9 @@ pub(crate) fn as_json(settings: &PartialConfig) -> Result<Value, Failure> {
 /// `but` are told elsewhere, and the variables `no_variables` are not looked at.
 pub(crate) fn described(command: clap::Command, but: &[&str], no_variables: &[&str]) -> clap::Command {
     let Ok(config) = PartialConfig::default().resolve() else { return command };
-    let Ok(Value::Object(defaults)) = as_json(&config.settings()) else { return command };
     SETTINGS.iter().fold(command, |command, setting| {
         let (name, variable) = (setting.name(), setting.variable());
-        let default = defaults.get(&name).filter(|_| !but.contains(&name.as_str())).map(shown);
+        let default = setting.show(config.settings()).filter(|_| !but.contains(&name.as_str()));
         command.mut_arg(setting.field, |arg| {
             let mut help = arg.get_help().map(ToString::to_string).unwrap_or_default();
             if let Some(default) = default.filter(|_| !help.contains("[default: ")) {
@@ -68,14 +63,6 @@ pub(crate) fn described(command: clap::Command, but: &[&str], no_variables: &[&s
             arg.help(help)
         })
     })
-}
-
-fn shown(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        Value::Array(parts) => parts.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(","),
-        other => other.to_string(),
-    }
 }
 
 #[cfg(test)]
