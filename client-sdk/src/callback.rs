@@ -7,10 +7,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use mtimer_types::{Destination, Epoch, HandlerOutcome, Headers, Key, Mode, Time, TimerId};
 use serde::de::DeserializeOwned;
-use tokio::time::Instant;
+use tokio::time::sleep_until;
 
-use crate::deadline::CallbackDeadline;
-use crate::handle::SessionHandle;
+use crate::machine::Input;
+use crate::machine::deadline::CallbackDeadline;
+use crate::machine::origin::Origin;
 use crate::schedule::ms_u32;
 use crate::state::ClientState;
 
@@ -51,7 +52,7 @@ pub struct Callback {
     /// ([`Client::now`](crate::Client::now)). Never before [`Callback::due`].
     pub received: Time,
     pub(crate) deadline: Arc<CallbackDeadline>,
-    pub(crate) handle: Arc<SessionHandle>,
+    pub(crate) origin: Arc<Origin>,
     pub(crate) state: Arc<ClientState>,
 }
 
@@ -93,8 +94,10 @@ impl Callback {
     /// broker, that one is asked; if the connection breaks, the delivery is lost.
     pub fn extend(&self, by: Duration) {
         let by_ms = ms_u32(by).min(crate::limits::MAX_CALLBACK_TIMEOUT_MS);
-        self.deadline.extend(Instant::now(), by_ms);
-        self.state.extend(&self.handle, self.id, self.epoch, self.attempt, by_ms);
+        self.deadline.extend(self.state.clock.moment(), by_ms);
+        let (over, id) = (Arc::clone(&self.origin), self.id);
+        let (epoch, attempt) = (self.epoch, self.attempt);
+        self.state.handle(Input::Extend { over, id, epoch, attempt, by_ms });
     }
 
     /// Completes when the callback's time is over: its timeout, as moved by [`Callback::extend`].
@@ -120,7 +123,13 @@ impl Callback {
     ///
     /// It can be dropped and called again.
     pub async fn timed_out(&self) {
-        self.deadline.passed().await;
+        loop {
+            let at = self.deadline.at();
+            sleep_until(self.state.clock.instant(at)).await;
+            if self.deadline.at() <= at {
+                return;
+            }
+        }
     }
 }
 

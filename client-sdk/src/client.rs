@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
 use mtimer_protocol::ops::{self, ScheduleReply};
 use mtimer_protocol::{Query, QueryAnswer, TimerView};
 use mtimer_types::{Destination, KeyPolicy, Target, Time, Timer, TimerId};
@@ -11,13 +10,10 @@ use tokio::sync::watch;
 use tracing::Instrument as _;
 
 use crate::answer::{Info, Scheduled, Stats};
-use crate::clock::ClientClock;
-use crate::link::DialPlan;
-use crate::pool;
+use crate::driver;
 use crate::sending::ClientOperation;
 use crate::settings::Settings;
 use crate::state::{ClientState, StopOnDrop};
-use crate::sync::Locked;
 use crate::trace::{self, Carried};
 use crate::{
     Callback, Cancelled, CloseError, ConnectError, Outcome, Register, RegisterError, Registration,
@@ -45,24 +41,18 @@ pub struct Client {
 
 impl Client {
     pub(crate) async fn connect(settings: Settings) -> Result<Self, ConnectError> {
-        let mut link = DialPlan::new(&settings)?;
-        let first = link.first(settings.connect_timeout).await?;
-        let clock = ClientClock::new(first.welcome.now, first.sent, first.received);
         let limit = settings.connect_timeout.min(OTHERS);
-        let state = Arc::new(ClientState::new(settings, clock, &first.broker, &first.welcome));
-        let handle = state.opened(&first);
-        let mut ready = state.ready.subscribe();
-        let alone = handle.name.is_none() || state.settings.one_broker;
-        let run = |task: BoxFuture<'static, ()>| {
-            let token = state.token.clone();
-            state.tasks.spawn(token.run_until_cancelled_owned(task));
-        };
-        run(Box::pin(pool::keep(Arc::clone(&state), link, first, handle)));
-        run(Box::pin(Arc::clone(&state).keep_time()));
+        let state = Arc::new(ClientState::new(settings)?);
+        let (first, mut ready) = (state.first.wait(), state.ready.subscribe());
+        let drive = driver::drive(Arc::clone(&state));
+        state.tasks.spawn(state.token.clone().run_until_cancelled_owned(drive));
+        // From here on, dropping it closes what was connected.
         let client = Self { handle: Arc::new(StopOnDrop { state }) };
+        // Without a word the runtime is ending.
+        first.await.unwrap_or(Err(ConnectError::NoBroker))?;
         // In a cluster, the other brokers have a chance to be there from the beginning; it works
         // without them, too.
-        if !alone {
+        if !client.state().settings.one_broker {
             let _ = tokio::time::timeout(limit, ready.wait_for(|ready| *ready)).await;
         }
         Ok(client)
@@ -76,22 +66,22 @@ impl Client {
     /// clock by a round trip and a millisecond at most. This machine's wall clock has no part in
     /// it.
     pub fn now(&self) -> Time {
-        self.state().clock.now()
+        self.state().now()
     }
 
     /// Returns what a broker said of itself in the latest handshake with any of them.
     pub fn info(&self) -> Arc<Info> {
-        Arc::clone(&self.state().info.locked())
+        self.state().info()
     }
 
     /// Watches whether there is a connection, to whichever broker.
     pub fn connected(&self) -> watch::Receiver<bool> {
-        self.state().connected.subscribe()
+        self.state().connected()
     }
 
     /// Returns counters since the client was made.
     pub fn stats(&self) -> Stats {
-        self.state().counters.stats()
+        self.state().stats()
     }
 
     /// Fixes the due time and the id and checks the limits, without sending anything.
@@ -168,19 +158,21 @@ impl Client {
     pub async fn schedule_all(&self, schedules: Vec<Schedule>) -> Vec<Result<Scheduled, ScheduleError>> {
         let mut slots = Vec::with_capacity(schedules.len());
         let mut ops = Vec::with_capacity(schedules.len());
-        let (now, mut spread) = (self.now(), self.state().spreader.spread(schedules.len()));
+        let (now, mut spread) = (self.now(), self.state().spreader().spread(schedules.len()));
         let span = trace::schedule_all(schedules.len());
         let carried = Carried::of(&span);
         for schedule in schedules {
-            slots.push(match schedule.resolve(now, |dest, key, due| spread.id(dest, key, due, now)) {
-                Ok((mut timer, policy)) => {
-                    let id = timer.id;
-                    carried.inject(&mut timer);
-                    ops.push(ops::Schedule { timer: Arc::new(timer), policy });
-                    Ok(id)
-                }
-                Err(error) => Err(error.into()),
-            });
+            slots.push(
+                match schedule.resolve(now, |dest, key, due| spread.id(dest, key, due, now, rand::random())) {
+                    Ok((mut timer, policy)) => {
+                        let id = timer.id;
+                        carried.inject(&mut timer);
+                        ops.push(ops::Schedule { timer: Arc::new(timer), policy });
+                        Ok(id)
+                    }
+                    Err(error) => Err(error.into()),
+                },
+            );
         }
         let requests = self.state().request_all(ops.into_iter());
         let mut replies = requests.instrument(span.clone()).await;
@@ -326,8 +318,8 @@ impl Client {
     }
 
     fn resolve(&self, schedule: Schedule) -> Result<(Timer, KeyPolicy), ScheduleError> {
-        let (now, mut spread) = (self.now(), self.state().spreader.spread(1));
-        Ok(schedule.resolve(now, |dest, key, due| spread.id(dest, key, due, now))?)
+        let (now, mut spread) = (self.now(), self.state().spreader().spread(1));
+        Ok(schedule.resolve(now, |dest, key, due| spread.id(dest, key, due, now, rand::random()))?)
     }
 
     pub(crate) async fn request<O: ClientOperation>(&self, op: O) -> Result<O::Reply, RequestError> {

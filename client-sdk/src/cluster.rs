@@ -11,8 +11,6 @@ use mtimer_protocol::{
 use mtimer_types::Destination;
 use tokio::time::Instant;
 
-use crate::routes::Goal;
-use crate::sync::Locked;
 use crate::{Client, RequestError};
 
 impl Client {
@@ -40,8 +38,7 @@ impl Client {
                 return status(self.state().query(Query::Status).await?);
             }
             let asked = brokers.clone();
-            let ask =
-                brokers.into_iter().map(|name| self.state().query_of(Query::Status, Goal::Broker(name)));
+            let ask = brokers.into_iter().map(|name| self.state().query_broker(Query::Status, name));
             let answers = join_all(ask).await;
             match answers.into_iter().map(|answer| status(answer?)).collect::<Result<Vec<_>, _>>() {
                 Ok(all) => {
@@ -58,7 +55,7 @@ impl Client {
     /// Returns the newest topology: which broker is to own which partition. `None`: the broker has
     /// no cluster around it.
     pub fn topology(&self) -> Option<Arc<Topology>> {
-        self.state().router.locked().routes.topology().cloned()
+        self.state().topology()
     }
 
     /// Returns the cluster as its leader sees it, or as another broker does if the leader is not
@@ -97,7 +94,7 @@ impl Client {
         let alone = self.topology().is_none();
         let ask = names.into_iter().map(async |name| {
             let view = match alone || connected.contains(&name) {
-                true => self.state().query_of(Query::Broker, Goal::Broker(name.clone())).await,
+                true => self.state().query_broker(Query::Broker, name.clone()).await,
                 false => Err(RequestError::Unanswered { ms: 0, reason: format!("{name} is not connected") }),
             };
             let view = view.and_then(|answer| match answer {
@@ -142,11 +139,13 @@ impl Client {
 
     /// Brokers of the topology to which there is a connection.
     fn connected_brokers(&self) -> Vec<String> {
-        let router = self.state().router.locked();
-        let Some(topology) = router.routes.topology() else { return Vec::new() };
-        let open: Vec<&str> = router.routes.connected().collect();
-        let names = topology.brokers.iter().map(|broker| &broker.address);
-        names.filter(|name| open.contains(&name.as_str())).cloned().collect()
+        self.state().with_shell(|shell| {
+            let routes = shell.machine.routes();
+            let Some(topology) = routes.topology() else { return Vec::new() };
+            let open: Vec<&str> = routes.connected().collect();
+            let names = topology.brokers.iter().map(|broker| &broker.address);
+            names.filter(|name| open.contains(&name.as_str())).cloned().collect()
+        })
     }
 }
 

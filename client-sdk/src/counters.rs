@@ -1,4 +1,4 @@
-//! What the client counts.
+//! What handlers count; the rest of [`Stats`] is the machine's.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,18 +6,9 @@ use crate::answer::Stats;
 
 /// See [`Stats`].
 #[derive(Debug, Default)]
-pub(crate) struct ClientCounters {
-    pub(crate) connections: AtomicU64,
-    pub(crate) repeated: AtomicU64,
-    pub(crate) retried: AtomicU64,
-    pub(crate) received: AtomicU64,
-    pub(crate) stale: AtomicU64,
-    pub(crate) dropped: AtomicU64,
-    pub(crate) not_begun: AtomicU64,
+pub(crate) struct HandlerCounters {
     pub(crate) deduplicated: AtomicU64,
     pub(crate) panics: AtomicU64,
-    pub(crate) settled: AtomicU64,
-    pub(crate) settle_refused: AtomicU64,
 }
 
 /// Adds to a counter.
@@ -27,21 +18,10 @@ pub(crate) fn count(counter: &AtomicU64, n: u64) {
     }
 }
 
-impl ClientCounters {
-    pub(crate) fn stats(&self) -> Stats {
+impl HandlerCounters {
+    /// Adds these to the machine's.
+    pub(crate) fn add_to(&self, stats: Stats) -> Stats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Stats {
-            connections: read(&self.connections),
-            repeated: read(&self.repeated),
-            retried: read(&self.retried),
-            received: read(&self.received),
-            stale: read(&self.stale),
-            dropped: read(&self.dropped),
-            not_begun: read(&self.not_begun),
-            deduplicated: read(&self.deduplicated),
-            panics: read(&self.panics),
-            settled: read(&self.settled),
-            settle_refused: read(&self.settle_refused),
-        }
+        Stats { deduplicated: read(&self.deduplicated), panics: read(&self.panics), ..stats }
     }
 }

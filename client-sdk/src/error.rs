@@ -326,6 +326,25 @@ pub(crate) enum LinkError {
     Protocol(&'static str),
 }
 
+impl LinkError {
+    /// Says why a client could not connect, if the connection ends before the broker has let it in.
+    pub(crate) fn before_welcome(self, broker: String) -> ConnectError {
+        match self {
+            Self::Decode(error) => ConnectError::Protocol { broker, what: error.to_string() },
+            Self::Io(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+                ConnectError::Protocol { broker, what: error.to_string() }
+            }
+            Self::Refused { .. }
+            | Self::Protocol(_)
+            | Self::Closed
+            | Self::Left
+            | Self::Silent(_)
+            | Self::Stuck(_)
+            | Self::Io(_) => ConnectError::Closed { broker },
+        }
+    }
+}
+
 /// Whether a repeat of something refused with this code can help.
 pub(crate) fn retryable(code: ErrorCode) -> bool {
     match code {

@@ -14,16 +14,16 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use mtimer_protocol::{Delivery, Settlement};
-use mtimer_types::{Destination, HandlerOutcome, Mode, TimerId};
-use tokio::time::{Instant, sleep_until};
+use mtimer_types::{Destination, HandlerOutcome, TimerId};
 use tracing::Instrument as _;
 
 use crate::counters::count;
 use crate::dedupe::Dedupe;
-use crate::handle::Fate;
-use crate::inbox::{BeginningCallback, Inbox, Look, NextStep};
-use crate::settling::OutgoingOutcome;
-use crate::slots::HungHandler;
+use crate::intake::Intake;
+use crate::machine::Input;
+use crate::machine::inbox::{BeginningCallback, NextStep};
+use crate::machine::moment::Moment;
+use crate::machine::settling::OutgoingOutcome;
 use crate::state::ClientState;
 use crate::trace;
 use crate::{Callback, Outcome};
@@ -39,48 +39,48 @@ pub(crate) type Ran = Result<Outcome, serde_json::Error>;
 
 pub(crate) struct Dispatcher {
     state: Arc<ClientState>,
-    inbox: Arc<Inbox>,
+    intake: Arc<Intake>,
     /// The registration's number.
     number: u32,
     dedupe: Option<Arc<Dedupe>>,
     outcomes: Vec<OutgoingOutcome>,
     /// When the first of them came.
-    since: Instant,
+    since: Moment,
     /// When the latest handler returned.
-    returned: Instant,
+    returned: Moment,
     in_a_row: u32,
 }
 
 impl Dispatcher {
     pub(crate) fn new(
         state: Arc<ClientState>,
-        inbox: Arc<Inbox>,
+        intake: Arc<Intake>,
         number: u32,
         dedupe: Option<Arc<Dedupe>>,
     ) -> Self {
-        let now = Instant::now();
-        Self { state, inbox, number, dedupe, outcomes: Vec::new(), since: now, returned: now, in_a_row: 0 }
+        let now = state.clock.moment();
+        Self { state, intake, number, dedupe, outcomes: Vec::new(), since: now, returned: now, in_a_row: 0 }
     }
 
     pub(crate) async fn run(mut self, begin: impl Fn(Callback) -> BoxFuture<'static, Ran>) {
         loop {
-            let (next, renewed) = self.inbox.next();
+            let (next, renewed) = self.intake.next();
             if renewed {
-                self.state.renew(self.number);
+                self.state.handle(Input::Renew { registration: self.number });
             }
             match next {
                 NextStep::Begin(callback) => self.step(callback, &begin).await,
                 NextStep::Wait => {
                     self.flush();
-                    self.inbox.changed().await;
-                    self.since = Instant::now();
+                    self.intake.changed().await;
+                    self.since = self.state.clock.moment();
                     self.returned = self.since;
                 }
                 NextStep::End => break,
             }
         }
         self.flush();
-        self.inbox.idle().await;
+        self.intake.idle().await;
     }
 
     async fn step(
@@ -88,8 +88,9 @@ impl Dispatcher {
         callback: BeginningCallback,
         begin: &impl Fn(Callback) -> BoxFuture<'static, Ran>,
     ) {
-        if is_pointless(&callback, self.returned) {
-            return self.state.drop_unstarted(&callback.handle, 1);
+        if callback.is_pointless(self.returned) {
+            let connection = callback.origin.connection;
+            return self.state.handle(Input::LeftOut { connection, callbacks: 1 });
         }
         self.begin(callback, begin);
         self.in_a_row += 1;
@@ -97,14 +98,14 @@ impl Dispatcher {
             self.in_a_row = 0;
             tokio::task::yield_now().await;
         }
-        if self.outcomes.len() >= TOGETHER || self.returned.duration_since(self.since) >= TOGETHER_FOR {
+        if self.outcomes.len() >= TOGETHER || self.returned.since(self.since) >= TOGETHER_FOR {
             self.flush();
         }
     }
 
     fn begin(&mut self, callback: BeginningCallback, begin: &impl Fn(Callback) -> BoxFuture<'static, Ran>) {
         let Delivery { id, epoch, attempt, .. } = callback.delivery;
-        let over = Arc::clone(&callback.handle);
+        let over = Arc::clone(&callback.origin);
         // A handler that was given more time ends later than this, and then that moment counts.
         let deadline = callback.deadline.at();
         let settlement_of = move |outcome, now| {
@@ -118,7 +119,7 @@ impl Dispatcher {
         }
         let callback = self.callback_of(callback);
         let span = trace::callback(&callback);
-        let attempted = Attempted { dest: self.inbox.dest.clone(), id, attempt, span: span.clone() };
+        let attempted = Attempted { dest: self.intake.dest.clone(), id, attempt, span: span.clone() };
         let begun = match span.is_disabled() {
             true => begin(callback),
             false => span.in_scope(|| begin(callback)).instrument(span.clone()).boxed(),
@@ -131,11 +132,12 @@ impl Dispatcher {
             }
             Poll::Pending => {
                 let (state, dedupe) = (Arc::clone(&self.state), self.dedupe.clone());
-                let slot = TakenSlot::keep(&self.state, &self.inbox, self.number);
+                let slot = TakenSlot::keep(&self.state, &self.intake, self.number);
                 let token = self.state.token.clone();
                 self.state.tasks.spawn(token.run_until_cancelled_owned(async move {
                     let outcome = conclude(&state, dedupe.as_deref(), &attempted, handler.await);
-                    state.settle(&mut vec![settlement_of(outcome.0, Instant::now())]);
+                    let outcome = settlement_of(outcome.0, state.clock.moment());
+                    state.handle(Input::Outcomes(vec![outcome]));
                     drop(slot);
                 }));
             }
@@ -143,12 +145,12 @@ impl Dispatcher {
     }
 
     fn callback_of(&self, callback: BeginningCallback) -> Callback {
-        let BeginningCallback { handle, received, deadline, delivery } = callback;
+        let BeginningCallback { origin, received, deadline, delivery } = callback;
         let Delivery { id, key, due, epoch, attempt, mode, timeout_ms, payload, headers } = delivery;
         Callback {
             id,
             key,
-            dest: self.inbox.dest.clone(),
+            dest: self.intake.dest.clone(),
             due,
             attempt,
             epoch,
@@ -158,7 +160,7 @@ impl Dispatcher {
             headers,
             received: received.max(due),
             deadline,
-            handle,
+            origin,
             state: Arc::clone(&self.state),
         }
     }
@@ -166,77 +168,42 @@ impl Dispatcher {
     /// Polls a handler on this task. Most need no more; the others get a task of their own.
     fn poll_once<F: Future + Unpin>(&mut self, handler: &mut F) -> Poll<F::Output> {
         let polled = handler.poll_unpin(&mut Context::from_waker(Waker::noop()));
-        self.returned = Instant::now();
+        self.returned = self.state.clock.moment();
         polled
     }
 
     fn flush(&mut self) {
-        self.state.settle(&mut self.outcomes);
-        self.since = Instant::now();
+        if !self.outcomes.is_empty() {
+            self.state.handle(Input::Outcomes(std::mem::take(&mut self.outcomes)));
+        }
+        self.since = self.state.clock.moment();
     }
 }
 
 /// Holds a handler's place for as long as its task lives.
 struct TakenSlot {
     state: Arc<ClientState>,
-    inbox: Arc<Inbox>,
+    intake: Arc<Intake>,
     registration: u32,
     number: u64,
 }
 
 impl TakenSlot {
-    fn keep(state: &Arc<ClientState>, inbox: &Arc<Inbox>, registration: u32) -> Self {
-        let (number, renewed) = inbox.keep();
+    fn keep(state: &Arc<ClientState>, intake: &Arc<Intake>, registration: u32) -> Self {
+        let (number, renewed) = intake.keep();
         if renewed {
-            state.renew(registration);
+            state.handle(Input::Renew { registration });
         }
-        Self { state: Arc::clone(state), inbox: Arc::clone(inbox), registration, number }
+        Self { state: Arc::clone(state), intake: Arc::clone(intake), registration, number }
     }
 }
 
 impl Drop for TakenSlot {
     fn drop(&mut self) {
-        if self.inbox.vacate(self.number) {
-            self.state.renew(self.registration);
+        if self.intake.vacate(self.number) {
+            self.state.handle(Input::Renew { registration: self.registration });
         }
     }
-}
-
-/// Gives back what waits for a handler in vain, and says which handlers hang, until the
-/// registration has ended. It has a task of its own, as a handler may block the dispatcher's.
-pub(crate) async fn watch(state: Arc<ClientState>, inbox: Arc<Inbox>, number: u32) {
-    let mut next: Option<Instant> = None;
-    loop {
-        let time = async {
-            match next {
-                Some(at) => sleep_until(at).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            () = time => {}
-            () = inbox.sooner() => {}
-            () = inbox.done.cancelled() => return,
-        }
-        let Look { mut given_back, hung, next: later } = inbox.look(Instant::now());
-        next = later;
-        for HungHandler { id, attempt } in &hung {
-            let (group, app) = (inbox.dest.group(), inbox.dest.app());
-            tracing::warn!(group, app, %id, attempt, "a handler has not ended within its callback timeout and takes its place until it does");
-        }
-        if !hung.is_empty() {
-            // First, so that the broker does not send here again what is given back.
-            state.renew(number);
-        }
-        count(&state.counters.not_begun, given_back.len() as u64);
-        state.settle(&mut given_back);
-    }
-}
-
-/// Whether the broker has given this delivery up already and will make another.
-fn is_pointless(callback: &BeginningCallback, now: Instant) -> bool {
-    let given_up = callback.deadline.at() <= now || callback.handle.fate() == Fate::Lost;
-    given_up && callback.delivery.mode != Mode::AtMostOnce
 }
 
 /// One call of a handler, for the log.

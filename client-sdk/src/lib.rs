@@ -129,41 +129,31 @@ mod guide {
 }
 
 mod answer;
-mod backoff;
 mod batch;
 mod builder;
-mod call;
 mod callback;
 mod client;
 mod clock;
 mod cluster;
 mod counters;
 mod dead;
-mod deadline;
 mod dedupe;
+mod driver;
 mod error;
-mod handle;
 mod handler;
-mod inbox;
+mod intake;
 #[cfg(feature = "redis")]
 mod leader;
 mod link;
 mod listing;
-mod outbox;
-mod pool;
+mod machine;
 mod probe;
-mod queries;
 mod register;
-mod registering;
-mod requests;
-mod router;
-mod routes;
 mod schedule;
 mod sending;
 mod session;
 mod settings;
-mod settling;
-mod slots;
+mod shell;
 mod spread;
 mod state;
 mod sync;

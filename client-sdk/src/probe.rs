@@ -8,11 +8,18 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use mtimer_protocol::{ClientMessage, Query, QueryAnswer, ServerMessage, decode, encode_frame};
+use mtimer_types::limits::MAX_FRAME;
 use tokio::io::AsyncWriteExt;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
+use crate::clock::RuntimeClock;
 use crate::error::LinkError;
-use crate::link::{BrokerConnection, DialPlan};
+use crate::link::{BrokerStream, Dialler, explain};
+use crate::machine::dial::{DialPlan, Patience, Place};
+use crate::machine::handshake;
+use crate::machine::random::Random;
+use crate::settings::Settings;
+use crate::shell::ThreadRandom;
 use crate::state::info;
 use crate::{ClientBuilder, ConnectError, Info, RequestError};
 
@@ -26,7 +33,7 @@ use crate::{ClientBuilder, ConnectError, Info, RequestError};
 /// A call that was dropped half way may have sent half a message: drop the probe, too.
 #[derive(Debug)]
 pub struct Probe {
-    connection: BrokerConnection,
+    connection: BrokerStream,
     info: Info,
     request_timeout: Duration,
     last: u64,
@@ -45,8 +52,7 @@ impl ClientBuilder {
     /// Dropping the future closes what was connected.
     pub async fn probe(self) -> Result<Probe, ConnectError> {
         let settings = self.observer().settings;
-        let connection = DialPlan::new(&settings)?.first(settings.connect_timeout).await?;
-        let info = info(&connection.broker, &connection.welcome);
+        let (connection, info) = connect(&settings).await?;
         Ok(Probe { connection, info, request_timeout: settings.request_timeout, last: 0 })
     }
 }
@@ -118,8 +124,59 @@ impl Probe {
     }
 }
 
+/// Connects to the first place that answers.
+async fn connect(settings: &Settings) -> Result<(BrokerStream, Info), ConnectError> {
+    let (dialler, clock) = (Dialler::new(settings)?, RuntimeClock::new());
+    let Settings { software, token, role, .. } = settings;
+    let hello = handshake::hello(ThreadRandom.client(), software, token, *role)?;
+    let patience = Patience::new(clock.moment(), settings.connect_timeout);
+    let names = dialler.names();
+    let mut plan = DialPlan::new(names.len());
+    loop {
+        let (number, limit) = (plan.begin(), patience.limit(clock.moment()));
+        let error = match timeout(limit, greet(&dialler, &Place::Seed(number), &hello)).await {
+            Ok(Ok(connected)) => return Ok(connected),
+            Ok(Err(error)) => error,
+            Err(_) => {
+                let (broker, ms) = (names[number].clone(), limit.as_millis() as u64);
+                ConnectError::Timeout { broker, ms }
+            }
+        };
+        let pause = plan.pause(&mut ThreadRandom);
+        if patience.is_over(&plan, &error, clock.moment() + pause) {
+            return Err(error);
+        }
+        sleep(pause).await;
+    }
+}
+
+/// Makes a connection, and its handshake.
+async fn greet(
+    dialler: &Dialler,
+    place: &Place,
+    hello: &ClientMessage,
+) -> Result<(BrokerStream, Info), ConnectError> {
+    let mut stream = dialler.open(place).await?;
+    let broker = stream.address.clone();
+    let ended = |end: LinkError| end.before_welcome(broker.clone());
+    send(&mut stream, hello).await.map_err(ended)?;
+    let body = match stream.frames.next().await {
+        None => return Err(ended(LinkError::Closed)),
+        Some(Err(error)) => {
+            let explained = explain(stream.tls.as_ref(), &broker, error);
+            return Err(explained.unwrap_or_else(|error| ended(error.into())));
+        }
+        Some(Ok(body)) => body,
+    };
+    let answer = decode(&body).map_err(|error| ended(error.into()))?;
+    let welcome = handshake::welcome(&broker, answer)?;
+    stream.frames.decoder_mut().set_max_frame_length(MAX_FRAME);
+    let info = info(&broker, &welcome);
+    Ok((stream, info))
+}
+
 async fn exchange<T>(
-    connection: &mut BrokerConnection,
+    connection: &mut BrokerStream,
     message: &ClientMessage,
     mut answer: impl FnMut(ServerMessage) -> Option<T>,
 ) -> Result<T, LinkError> {
@@ -138,7 +195,7 @@ async fn exchange<T>(
     }
 }
 
-async fn send(connection: &mut BrokerConnection, message: &ClientMessage) -> Result<(), LinkError> {
+async fn send(connection: &mut BrokerStream, message: &ClientMessage) -> Result<(), LinkError> {
     let mut bytes = Vec::new();
     encode_frame(message, &mut bytes).map_err(std::io::Error::other)?;
     connection.write.write_all(&bytes).await?;

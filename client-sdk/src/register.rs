@@ -12,8 +12,9 @@ use mtimer_types::limits::MAX_CREDIT;
 use serde::de::DeserializeOwned;
 
 use crate::dedupe::Dedupe;
-use crate::handler::{Dispatcher, Ran, watch};
-use crate::inbox::Inbox;
+use crate::handler::{Dispatcher, Ran};
+use crate::intake::Intake;
+use crate::machine::Input;
 use crate::state::StopOnDrop;
 use crate::{Callback, Outcome, RegisterError};
 
@@ -83,17 +84,14 @@ impl<S> Register<S> {
         if client_state.settings.role != Role::Client {
             return Err(RegisterError::Observer);
         }
-        let inbox = Arc::new(Inbox::new(self.dest, self.concurrency));
-        let number = client_state.with_router(|router| router.register(Arc::clone(&inbox)))?;
-        let registered = Arc::clone(&inbox);
+        let intake = Arc::new(Intake::new(self.dest, self.concurrency));
+        let number = client_state.register(&intake)?;
         let dedupe = (self.dedupe > 0).then(|| Arc::new(Dedupe::new(self.dedupe)));
-        let dispatcher = Dispatcher::new(Arc::clone(&client_state), Arc::clone(&inbox), number, dedupe);
+        let dispatcher = Dispatcher::new(Arc::clone(&client_state), Arc::clone(&intake), number, dedupe);
         let token = client_state.token.clone();
         // Also when it is cut short, or never begins: whoever waits for its end must not wait for
         // ever.
-        let done = inbox.done.clone().drop_guard();
-        let watch = watch(Arc::clone(&client_state), inbox, number);
-        client_state.tasks.spawn_on(token.clone().run_until_cancelled_owned(watch), &client_state.runtime);
+        let done = intake.done.clone().drop_guard();
         client_state.tasks.spawn_on(
             async move {
                 token.run_until_cancelled(dispatcher.run(begin)).await;
@@ -101,7 +99,7 @@ impl<S> Register<S> {
             },
             &client_state.runtime,
         );
-        Ok(Registration { client: self.client, number, inbox: registered })
+        Ok(Registration { client: self.client, number, intake })
     }
 }
 
@@ -274,7 +272,7 @@ impl<S: Send + Sync + 'static> Register<Arc<S>> {
 pub struct Registration {
     client: Arc<StopOnDrop>,
     number: u32,
-    inbox: Arc<Inbox>,
+    intake: Arc<Intake>,
 }
 
 impl Registration {
@@ -289,7 +287,7 @@ impl Registration {
     ///
     /// It can be called again.
     pub async fn refused(&self) -> RegisterError {
-        self.inbox.refused().await
+        self.intake.refused().await
     }
 
     /// Takes no more callbacks, and waits until those that were delivered are handled.
@@ -306,11 +304,11 @@ impl Registration {
     /// The registration ends also if the future is dropped.
     pub async fn stop(self) {
         self.end();
-        self.inbox.done.cancelled().await;
+        self.intake.done.cancelled().await;
     }
 
     fn end(&self) {
-        self.client.state.unregister(self.number);
+        self.client.state.handle(Input::Unregister { registration: self.number });
     }
 }
 

@@ -5,18 +5,14 @@ use std::sync::Arc;
 
 use mtimer_protocol::ops::Operation;
 use mtimer_protocol::{OpReply, Query, QueryAnswer, RequestOp, Role};
-use mtimer_types::PartitionId;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
-use tokio::time::Instant;
 
 use crate::RequestError;
 use crate::batch::{BatchAnswers, batch};
-use crate::call::{PendingOp, ReplyTarget, Waiter};
-use crate::queries::PendingQuery;
-use crate::router::{ClientStage, Router};
-use crate::routes::Goal;
+use crate::machine::Input;
+use crate::machine::routes::Goal;
+use crate::shell::{AnswerTarget, ReplyTarget};
 use crate::state::ClientState;
-use crate::sync::Locked;
 
 /// Bytes of an operation that need one more permit.
 const PERMIT_BYTES: usize = 4 * 1024;
@@ -28,7 +24,7 @@ pub(crate) trait ClientOperation: Operation<Reply: TryFrom<OpReply>> + Into<Requ
 
 impl<O: Operation<Reply: TryFrom<OpReply>> + Into<RequestOp>> ClientOperation for O {}
 
-/// The reply as one to this operation; [`Requests::reply`](crate::requests::Requests::reply) has
+/// The reply as one to this operation; the machine has
 /// refused others.
 fn reply_of<O: ClientOperation>(reply: OpReply) -> Result<O::Reply, RequestError> {
     O::Reply::try_from(reply).map_err(|_| RequestError::Mismatched)
@@ -55,11 +51,8 @@ impl ClientState {
         }
         let permits = self.acquire(weight(&op)).await?;
         let (reply, answer) = oneshot::channel();
-        let waiter =
-            Waiter::new(ReplyTarget::Alone(reply, permits), Instant::now(), self.settings.request_timeout);
-        let call = PendingOp::new(op, self.partitions, waiter);
-        self.hand_over(|router| router.request([call]))?;
-        answer.await.unwrap_or(Err(RequestError::Closed))
+        self.handle(Input::Call { op, token: ReplyTarget::Alone(reply, permits) });
+        self.wait(answer).await
     }
 
     async fn request_all_any(
@@ -72,6 +65,7 @@ impl ClientState {
         let mut ops = ops.peekable();
         let mut answers = Vec::with_capacity(ops.size_hint().0);
         let mut asked = VecDeque::new();
+        let waiting_for_all = WaitingCall { state: self, over: false };
         while ops.peek().is_some() {
             let most = ops.size_hint().0.clamp(1, CHUNK);
             let (mut chunk, mut weights, mut total) = (Vec::with_capacity(most), Vec::with_capacity(most), 0);
@@ -85,7 +79,7 @@ impl ClientState {
                 weights.push(weight);
             }
             let waiting = chunk.len();
-            match self.acquire(total).await.and_then(|permits| self.hand_over_all(chunk, &weights, permits)) {
+            match self.acquire(total).await.map(|permits| self.hand_over_all(chunk, &weights, permits)) {
                 Ok(waiting) => asked.push_back(waiting),
                 Err(error) => {
                     // What was handed over before is answered before it.
@@ -96,6 +90,7 @@ impl ClientState {
             collect(&mut asked, &mut answers, self.capacity as usize).await;
         }
         collect(&mut asked, &mut answers, 0).await;
+        waiting_for_all.end();
         answers
     }
 
@@ -104,55 +99,66 @@ impl ClientState {
         chunk: Vec<RequestOp>,
         weights: &[u32],
         permits: OwnedSemaphorePermit,
-    ) -> Result<BatchAnswers, RequestError> {
-        let (now, timeout) = (Instant::now(), self.settings.request_timeout);
+    ) -> BatchAnswers {
         let (parts, answers) = batch(weights, permits);
-        let calls = chunk.into_iter().zip(parts).map(|(op, part)| {
-            PendingOp::new(op, self.partitions, Waiter::new(ReplyTarget::Together(part), now, timeout))
-        });
-        self.hand_over(|router| router.request(calls))?;
-        Ok(answers)
+        let tokens = parts.map(ReplyTarget::Together);
+        self.handle(Input::Calls(chunk.into_iter().zip(tokens).collect()));
+        answers
     }
 
     /// Asks a broker that can know and waits for the answer.
     pub(crate) async fn query(&self, query: Query) -> Result<QueryAnswer, RequestError> {
-        let goal = match &query {
-            Query::Get(target) => Goal::Partition(target.partition(self.partitions)),
-            Query::Dead { cursor, .. } | Query::Unconfirmed { cursor, .. } => {
-                Goal::Partition(PartitionId(cursor.map_or(0, |(partition, _)| partition)))
-            }
-            Query::Drain { .. } => Goal::Leader,
-            Query::Status | Query::Cluster | Query::Broker | Query::Ready => Goal::Informed,
-        };
-        self.query_of(query, goal).await
+        self.ask(query, None).await
     }
 
-    /// Asks a question and waits for its answer.
-    pub(crate) async fn query_of(&self, query: Query, goal: Goal) -> Result<QueryAnswer, RequestError> {
-        let permit = self.acquire(1).await?;
+    /// Asks one broker and waits for the answer.
+    pub(crate) async fn query_broker(
+        &self,
+        query: Query,
+        broker: String,
+    ) -> Result<QueryAnswer, RequestError> {
+        self.ask(query, Some(Goal::Broker(broker))).await
+    }
+
+    async fn ask(&self, query: Query, goal: Option<Goal>) -> Result<QueryAnswer, RequestError> {
+        let _permit = self.acquire(1).await?;
         let (reply, answer) = oneshot::channel();
-        let asked = PendingQuery::new(query, goal, reply, permit, self.settings.request_timeout);
-        self.hand_over(|router| router.ask(asked))?;
-        answer.await.unwrap_or(Err(RequestError::Closed))
+        self.handle(Input::Ask { query, goal, token: AnswerTarget { reply, _permit } });
+        self.wait(answer).await
+    }
+
+    /// Waits for an answer. The machine hears of it if the caller stops waiting.
+    async fn wait<T>(&self, answer: oneshot::Receiver<Result<T, RequestError>>) -> Result<T, RequestError> {
+        let waiting = WaitingCall { state: self, over: false };
+        let answer = answer.await;
+        waiting.end();
+        answer.unwrap_or(Err(RequestError::Closed))
     }
 
     async fn acquire(&self, weight: u32) -> Result<OwnedSemaphorePermit, RequestError> {
         let permits = Arc::clone(&self.permits).acquire_many_owned(weight.min(self.capacity)).await;
         permits.map_err(|_| RequestError::Closed)
     }
+}
 
-    fn hand_over(&self, push: impl FnOnce(&mut Router)) -> Result<(), RequestError> {
-        let mut router = self.router.locked();
-        if router.stage == ClientStage::Closed {
-            return Err(RequestError::Closed);
+/// A call that waits for answers.
+struct WaitingCall<'a> {
+    state: &'a ClientState,
+    /// They have come.
+    over: bool,
+}
+
+impl WaitingCall<'_> {
+    fn end(mut self) {
+        self.over = true;
+    }
+}
+
+impl Drop for WaitingCall<'_> {
+    fn drop(&mut self) {
+        if !self.over {
+            self.state.handle(Input::Abandoned);
         }
-        push(&mut router);
-        let wake = !std::mem::replace(&mut router.ticking, true);
-        drop(router);
-        if wake {
-            self.busy.notify_one();
-        }
-        Ok(())
     }
 }
 

@@ -22,10 +22,11 @@ pub(crate) struct Spreader {
 }
 
 impl Spreader {
-    /// Spreads over a cluster's partitions, beginning anywhere.
-    pub(crate) fn new(partitions: u16) -> Self {
-        let next = AtomicU64::new(u64::from(rand::random::<u16>()) * PARTITION_RUN);
-        let cohorts = Cohorts::new(rand::random());
+    /// Spreads over a cluster's partitions, beginning at the run `first`, and with cohorts that
+    /// `cohorts` chooses.
+    pub(crate) fn new(partitions: u16, first: u16, cohorts: u64) -> Self {
+        let next = AtomicU64::new(u64::from(first) * PARTITION_RUN);
+        let cohorts = Cohorts::new(cohorts);
         Self { partitions, next, reachable: Mutex::new(Arc::default()), cohorts }
     }
 
@@ -55,14 +56,21 @@ pub(crate) struct Spread<'a> {
 
 impl Spread<'_> {
     /// The id of the next one, born at `now`.
-    pub(crate) fn id(&mut self, dest: &Destination, key: Option<&Key>, due: Time, now: Time) -> TimerId {
+    pub(crate) fn id(
+        &mut self,
+        dest: &Destination,
+        key: Option<&Key>,
+        due: Time,
+        now: Time,
+        random: u64,
+    ) -> TimerId {
         let partition = self.partition(dest, key);
-        self.cohorts.assign(TimerId::new(due, now, partition, rand::random()))
+        self.cohorts.assign(TimerId::new(due, now, partition, random))
     }
 
     /// Where it goes: by its key, or where the ones before it went, among those whose owner is
     /// connected.
-    fn partition(&mut self, dest: &Destination, key: Option<&Key>) -> PartitionId {
+    pub(crate) fn partition(&mut self, dest: &Destination, key: Option<&Key>) -> PartitionId {
         if let Some(key) = key {
             return PartitionId::of_key(dest, key, self.partitions);
         }

@@ -1,46 +1,47 @@
 //! The state of a client, which its handles and tasks share.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
-use mtimer_protocol::{ErrorCode, SettleRefusal, Topology, Welcome};
-use mtimer_types::{Epoch, TimerId};
+use mtimer_protocol::{Topology, Welcome};
+use mtimer_types::Time;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, watch};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::answer::Info;
-use crate::clock::ClientClock;
-use crate::counters::{ClientCounters, count};
-use crate::handle::SessionHandle;
-use crate::link::BrokerConnection;
-use crate::router::{ClientStage, Losses, Router};
+use crate::answer::{Info, Stats};
+use crate::clock::RuntimeClock;
+use crate::counters::HandlerCounters;
+use crate::error::LinkError;
+use crate::intake::Intake;
+use crate::link::Dialler;
+use crate::machine::moment::Moment;
+use crate::machine::{ConnectionsLeft, Event, Input, Machine, MachineSettings};
 use crate::settings::Settings;
-use crate::settling::OutgoingOutcome;
+use crate::shell::{Mailbox, Runtime, Shell, ThreadRandom};
 use crate::spread::Spreader;
 use crate::sync::Locked;
-use crate::{CloseError, RegisterError};
-
-/// How often deadlines are looked at while something waits.
-const TICK: Duration = Duration::from_millis(20);
+use crate::{CloseError, ConnectError, RegisterError};
 
 #[derive(Debug)]
 pub(crate) struct ClientState {
     pub(crate) settings: Settings,
-    pub(crate) clock: ClientClock,
-    pub(crate) partitions: u16,
-    pub(crate) info: Mutex<Arc<Info>>,
-    pub(crate) router: Mutex<Router>,
-    /// The topology has changed; for the pool.
-    pub(crate) rewire: Notify,
-    /// Something was settled or answered; for closing.
-    pub(crate) progress: Notify,
-    pub(crate) connected: watch::Sender<bool>,
-    pub(crate) counters: ClientCounters,
+    pub(crate) clock: RuntimeClock,
+    pub(crate) dialler: Dialler,
+    shell: Mutex<Shell>,
+    /// The driver has to look at the machine.
+    pub(crate) hurry: Notify,
+    info: Mutex<Arc<Info>>,
+    spreader: OnceLock<Spreader>,
+    connected: watch::Sender<bool>,
     /// Whether everything was tried that a client connects to at its start.
     pub(crate) ready: watch::Sender<bool>,
+    /// How the first connection has turned out.
+    pub(crate) first: Mailbox<Result<(), ConnectError>>,
+    drained: Mailbox<()>,
+    flushed: Mailbox<usize>,
+    pub(crate) counters: HandlerCounters,
     pub(crate) token: CancellationToken,
     pub(crate) tasks: TaskTracker,
     pub(crate) runtime: Handle,
@@ -48,267 +49,255 @@ pub(crate) struct ClientState {
     pub(crate) permits: Arc<Semaphore>,
     /// How many permits there are.
     pub(crate) capacity: u32,
-    pub(crate) busy: Notify,
+    /// Registrations whose handlers may run.
+    intakes: Mutex<Vec<Arc<Intake>>>,
     closing: tokio::sync::Mutex<()>,
-    pub(crate) spreader: Spreader,
 }
 
 impl ClientState {
-    pub(crate) fn new(settings: Settings, clock: ClientClock, broker: &str, welcome: &Welcome) -> Self {
+    pub(crate) fn new(settings: Settings) -> Result<Self, ConnectError> {
+        let dialler = Dialler::new(&settings)?;
         let capacity = settings.max_in_flight.clamp(1, crate::limits::MAX_SESSION_INFLIGHT as u32);
-        let router = Mutex::new(Router::new(welcome.partitions, settings.answer_timeout));
-        Self {
+        let clock = RuntimeClock::new();
+        let of_machine = MachineSettings {
+            seeds: dialler.names(),
+            one_broker: settings.one_broker,
+            software: settings.software.clone(),
+            token: settings.token.clone(),
+            role: settings.role,
+            connect_timeout: settings.connect_timeout,
+            request_timeout: settings.request_timeout,
+            answer_timeout: settings.answer_timeout,
+        };
+        let machine = Machine::new(of_machine, ThreadRandom, clock.moment())?;
+        let mut shell = Shell::new(machine, clock.suspensions());
+        shell.drain();
+        Ok(Self {
             settings,
+            dialler,
+            shell: Mutex::new(shell),
             clock,
-            partitions: welcome.partitions,
-            info: Mutex::new(Arc::new(info(broker, welcome))),
-            router,
-            rewire: Notify::new(),
-            progress: Notify::new(),
+            hurry: Notify::new(),
+            info: Mutex::new(Arc::new(nobodys_info())),
+            spreader: OnceLock::new(),
             connected: watch::Sender::new(false),
-            counters: ClientCounters::default(),
             ready: watch::Sender::new(false),
+            first: Mailbox::default(),
+            drained: Mailbox::default(),
+            flushed: Mailbox::default(),
+            counters: HandlerCounters::default(),
             token: CancellationToken::new(),
             tasks: TaskTracker::new(),
             runtime: Handle::current(),
             permits: Arc::new(Semaphore::new(capacity as usize)),
             capacity,
-            busy: Notify::new(),
+            intakes: Mutex::default(),
             closing: tokio::sync::Mutex::new(()),
-            spreader: Spreader::new(welcome.partitions),
-        }
+        })
     }
 
-    /// Works with the router, and wakes the writers.
-    pub(crate) fn with_router<R>(&self, work: impl FnOnce(&mut Router) -> R) -> R {
-        let mut router = self.router.locked();
-        let result = work(&mut router);
-        router.wake_all();
+    /// Tells the machine what has happened.
+    pub(crate) fn handle(&self, input: Input<Runtime>) {
+        self.with(|machine, now| machine.handle(now, input));
+    }
+
+    /// Works with the machine, and does what it asks for.
+    pub(crate) fn with<R>(&self, work: impl FnOnce(&mut Machine<Runtime>, Moment) -> R) -> R {
+        let mut shell = self.shell();
+        let result = work(&mut shell.machine, self.clock.moment());
+        let events = self.release(shell);
+        events.into_iter().for_each(|event| self.tell(event));
         result
     }
 
-    /// Works with the router, and wakes the writers if the result asks for it.
-    pub(crate) fn with_router_if<R, E>(
-        &self,
-        work: impl FnOnce(&mut Router) -> Result<R, E>,
-        wake: impl FnOnce(&R) -> bool,
-    ) -> Result<R, E> {
-        let mut router = self.router.locked();
-        let result = work(&mut router)?;
-        if wake(&result) {
-            router.wake_all();
+    /// Takes the lock; the machine knows of suspensions then.
+    fn shell(&self) -> MutexGuard<'_, Shell> {
+        let mut shell = self.shell.locked();
+        let Shell { machine, suspensions, .. } = &mut *shell;
+        if let Some(by) = self.clock.find_suspension(suspensions) {
+            machine.handle(self.clock.moment(), Input::Suspended { by });
         }
-        Ok(result)
+        shell
     }
 
-    /// A connection is there.
-    pub(crate) fn opened(&self, connection: &BrokerConnection) -> Arc<SessionHandle> {
-        let BrokerConnection { broker, welcome, sent, received, .. } = connection;
-        *self.info.locked() = Arc::new(info(broker, welcome));
-        let (handle, losses) = self.with_router(|router| router.opened(welcome));
-        self.clock.observe(handle.session, welcome.now, *sent, *received);
-        count(&self.counters.connections, 1);
-        self.changed(losses);
+    /// Releases the lock; returns what is to be told after that.
+    fn release(&self, mut shell: MutexGuard<'_, Shell>) -> Vec<Event<Runtime>> {
+        let events = shell.drain();
+        if events.iter().any(|event| matches!(event, Event::Rerouted | Event::Opened { .. }))
+            && let Some(spreader) = self.spreader.get()
+        {
+            spreader.set_reachable(shell.machine.routes().reachable());
+        }
+        self.clock.publish(shell.machine.clock().at_origin());
+        let urgent = shell.is_urgent();
+        drop(shell);
+        if urgent {
+            self.hurry.notify_one();
+        }
+        events
+    }
+
+    /// Works with the shell alone, for the driver.
+    pub(crate) fn with_shell<R>(&self, work: impl FnOnce(&mut Shell) -> R) -> R {
+        work(&mut self.shell())
+    }
+
+    fn tell(&self, event: Event<Runtime>) {
+        match event {
+            Event::Answered { call, answer } => call.answer(answer),
+            // The caller may have stopped waiting.
+            Event::Told { question, answer } => _ = question.reply.send(answer),
+            Event::Opened { connection, address, welcome, away } => {
+                self.opened(connection, &address, &welcome, away);
+            }
+            Event::Lost { connection, broker, end, rest } => {
+                say_lost(&broker, connection, &end, rest);
+                self.tell_connected();
+            }
+            Event::Unreached(error) => tracing::debug!(%error, "no connection yet"),
+            Event::GaveUp(error) => self.first.put(Err(error)),
+            Event::Ready => _ = self.ready.send_replace(true),
+            Event::Hung { callbacks, handlers } => {
+                for handler in handlers {
+                    let (group, app) = (callbacks.dest.group(), callbacks.dest.app());
+                    let (id, attempt) = (handler.id, handler.attempt);
+                    tracing::warn!(group, app, %id, attempt, "a handler has not ended within its callback timeout and takes its place until it does");
+                }
+            }
+            Event::RegistrationRefused { callbacks, code, message } => {
+                let (group, app) = (callbacks.dest.group(), callbacks.dest.app());
+                tracing::warn!(group, app, ?code, reason = message, "the broker refused a registration");
+                callbacks.refuse(RegisterError::Refused { code, message });
+            }
+            Event::Drained => self.drained.put(()),
+            Event::Flushed { unsettled } => self.flushed.put(unsettled),
+            // Done under the lock.
+            Event::Connect { .. } | Event::Disconnect { .. } | Event::Transmit { .. } | Event::Rerouted => {}
+        }
+    }
+
+    fn opened(&self, connection: u64, address: &str, welcome: &Welcome, away: Option<Duration>) {
+        match away {
+            // As loud as the loss.
+            Some(away) => {
+                let away_ms = away.as_millis() as u64;
+                tracing::warn!(broker = address, session = connection, away_ms, "connected again");
+            }
+            None => tracing::info!(broker = address, session = connection, "connected"),
+        }
+        *self.info.locked() = Arc::new(info(address, welcome));
+        self.spreader.get_or_init(|| {
+            let spreader = Spreader::new(welcome.partitions, rand::random(), rand::random());
+            spreader.set_reachable(self.shell.locked().machine.routes().reachable());
+            spreader
+        });
         self.tell_connected();
-        handle
-    }
-
-    /// A connection is gone.
-    pub(crate) fn closed(&self, handle: &SessionHandle, fault: &str) {
-        let losses = self.with_router(|router| router.closed(handle.session, fault));
-        self.clock.forget(handle.session);
-        self.changed(losses);
-        self.tell_connected();
-    }
-
-    /// Whether the client closes, or is closed.
-    pub(crate) fn is_closing(&self) -> bool {
-        self.router.locked().stage != ClientStage::Open
+        self.first.put(Ok(()));
     }
 
     /// Publishes whether there is a connection. Of several calls at once the last one sees what all
-    /// of them have done. The router's lock is taken while holding `connected`'s lock, as by a
+    /// of them have done. The machine's lock is taken while holding `connected`'s lock, as by a
     /// caller who holds a borrow of it; never the other way round.
     fn tell_connected(&self) {
         self.connected.send_if_modified(|published| {
-            let connected = self.router.locked().is_connected();
+            let connected = self.shell.locked().machine.is_connected();
             std::mem::replace(published, connected) != connected
         });
     }
 
-    /// A broker wants to stop.
-    pub(crate) fn stopping(&self, session: u64) {
-        let losses = self.with_router(|router| router.stopping(session));
-        self.changed(losses);
-    }
-
-    /// A broker has sent its topology.
-    pub(crate) fn topology(&self, topology: Topology) {
-        if let Some(losses) = self.with_router(|router| router.topology(topology)) {
-            self.changed(losses);
-            self.rewire.notify_one();
+    /// The cluster's time.
+    pub(crate) fn now(&self) -> Time {
+        if self.clock.is_suspicious() {
+            let shell = self.shell();
+            self.clock.publish(shell.machine.clock().at_origin());
         }
+        self.clock.time()
     }
 
-    /// The routes have changed.
-    fn changed(&self, losses: Losses) {
-        count(&self.counters.settle_refused, losses.pointless);
-        count(&self.counters.dropped, losses.dropped);
-        self.spreader.set_reachable(self.router.locked().reachable());
-        self.progress.notify_waiters();
-        self.tick();
+    /// What a broker has said of itself in the latest handshake.
+    pub(crate) fn info(&self) -> Arc<Info> {
+        Arc::clone(&self.info.locked())
     }
 
-    /// A new reason why there is no connection.
-    pub(crate) fn fault(&self, fault: String) {
-        let mut router = self.router.locked();
-        if !router.is_connected() {
-            router.fault = fault;
-        }
+    pub(crate) fn connected(&self) -> watch::Receiver<bool> {
+        self.connected.subscribe()
     }
 
-    /// Callbacks that came over a connection were left out; they are going to be delivered again.
-    pub(crate) fn drop_unstarted(&self, handle: &SessionHandle, n: u64) {
-        count(&self.counters.dropped, n);
-        self.router.locked().left_out(handle.session, n);
+    pub(crate) fn spreader(&self) -> &Spreader {
+        self.spreader.get_or_init(|| Spreader::new(1, 0, 0))
     }
 
-    /// Queues outcomes.
-    pub(crate) fn settle(&self, outcomes: &mut Vec<OutgoingOutcome>) {
-        if outcomes.is_empty() {
-            return;
-        }
-        let pointless = self.router.locked().settle(outcomes.drain(..));
-        count(&self.counters.settle_refused, pointless);
-        self.tick();
+    pub(crate) fn stats(&self) -> Stats {
+        self.counters.add_to(self.shell.locked().machine.stats())
     }
 
-    /// A broker has dealt with outcomes; see [`Router::settled`].
-    pub(crate) fn settled(
-        &self,
-        session: u64,
-        accepted: u32,
-        refused: &[(TimerId, SettleRefusal)],
-        now: Instant,
-    ) -> Result<u64, &'static str> {
-        let mut router = self.router.locked();
-        let over = router.settled(session, accepted, refused, now);
-        if !refused.is_empty() {
-            router.wake_all();
-            drop(router);
-            self.tick();
-        }
-        over
+    pub(crate) fn topology(&self) -> Option<Arc<Topology>> {
+        self.shell.locked().machine.routes().topology().cloned()
     }
 
-    pub(crate) fn extend(&self, over: &SessionHandle, id: TimerId, epoch: Epoch, attempt: u32, by_ms: u32) {
-        self.with_router(|router| router.extend(over, id, epoch, attempt, by_ms));
-    }
-
-    /// A broker sends nothing for this registration. One that has ended is of no interest.
-    pub(crate) fn register_refused(&self, number: u32, code: ErrorCode, message: String) {
-        let Some(inbox) = self.router.locked().inbox(number).cloned() else { return };
-        tracing::warn!(
-            group = inbox.dest.group(),
-            app = inbox.dest.app(),
-            ?code,
-            reason = message,
-            "the broker refused a registration"
-        );
-        inbox.refuse(RegisterError::Refused { code, message });
-    }
-
-    /// What a registration offers has changed; see [`Router::renew`].
-    pub(crate) fn renew(&self, number: u32) {
-        self.with_router(|router| router.renew(number));
-    }
-
-    /// Takes no more callbacks for a registration; see [`Router::unregister`].
-    pub(crate) fn unregister(&self, number: u32) {
-        let by = Instant::now().checked_add(self.settings.request_timeout);
-        self.with_router(|router| router.unregister(number, by));
-        self.tick();
-    }
-
-    /// Somebody is to look at the time, if there is a reason.
-    fn tick(&self) {
-        let mut router = self.router.locked();
-        if !router.ticking && router.is_timed() {
-            router.ticking = true;
-            self.busy.notify_one();
-        }
-    }
-
-    /// Gives up what has waited too long, and queues what has waited long enough.
-    pub(crate) async fn keep_time(self: Arc<Self>) {
-        loop {
-            self.busy.notified().await;
-            loop {
-                tokio::time::sleep(TICK).await;
-                let mut router = self.router.locked();
-                let (to_send, over) = router.sweep(Instant::now());
-                if to_send {
-                    router.wake_all();
-                }
-                let again = router.ticking;
-                drop(router);
-                count(&self.counters.settle_refused, over);
-                self.progress.notify_waiters();
-                if !again {
-                    break;
-                }
-            }
-        }
+    /// Begins a registration.
+    pub(crate) fn register(&self, intake: &Arc<Intake>) -> Result<u32, RegisterError> {
+        let number = self.with(|machine, _| machine.register(Arc::clone(intake)))?;
+        let mut intakes = self.intakes.locked();
+        intakes.retain(|intake| !intake.done.is_cancelled());
+        intakes.push(Arc::clone(intake));
+        Ok(number)
     }
 
     /// See [`crate::Client::close`].
     pub(crate) async fn close(&self) -> Result<(), CloseError> {
         let _one_at_a_time = self.closing.lock().await;
-        let timeout = self.settings.request_timeout;
-        let barrier = self.with_router(Router::drain);
-        // A broker that does not answer in time has heard the goodbye all the same, or is not
-        // there.
-        let _ = tokio::time::timeout(timeout, barrier).await;
-        let inboxes = self.router.locked().end_registrations();
-        for inbox in inboxes {
-            inbox.done.cancelled().await;
+        let drained = self.drained.wait();
+        self.handle(Input::Drain);
+        let _ = drained.await;
+        let intakes = self.intakes.locked().clone();
+        for intake in intakes {
+            intake.done.cancelled().await;
         }
-        let flushed = tokio::time::timeout(timeout, self.flushed()).await;
-        let settlements = self.router.locked().settling.unconfirmed();
-        self.shut().await;
-        match flushed {
-            Err(_) if settlements > 0 => {
-                Err(CloseError::Unsettled { settlements, ms: timeout.as_millis() as u64 })
-            }
-            _ => Ok(()),
-        }
-    }
-
-    async fn flushed(&self) {
-        loop {
-            let progress = self.progress.notified();
-            tokio::pin!(progress);
-            progress.as_mut().enable();
-            if self.router.locked().is_idle() {
-                return;
-            }
-            progress.await;
-        }
-    }
-
-    /// Stops everything at once, and waits until it has stopped.
-    async fn shut(&self) {
+        let flushed = self.flushed.wait();
+        self.handle(Input::Flush);
+        let settlements = flushed.await.unwrap_or_default();
         self.stop();
         self.tasks.close();
         self.tasks.wait().await;
+        if settlements > 0 {
+            let ms = self.settings.request_timeout.as_millis() as u64;
+            return Err(CloseError::Unsettled { settlements, ms });
+        }
+        Ok(())
     }
 
     /// Stops everything at once.
     pub(crate) fn stop(&self) {
         self.token.cancel();
         self.permits.close();
-        self.router.locked().close();
+        self.handle(Input::Stop);
         self.tell_connected();
+    }
+}
+
+/// Logs the end of a connection. What is tried until there is another one is not logged.
+///
+/// A client that closes wants its connections to end. What is left open then is in the result of
+/// [`Client::close`](crate::Client::close).
+fn say_lost(broker: &str, session: u64, end: &LinkError, rest: ConnectionsLeft) {
+    let reason = end.to_string();
+    match (rest, end) {
+        (ConnectionsLeft::Closing, _) => {
+            tracing::info!(broker, session, reason, "disconnected while the client closes");
+        }
+        (ConnectionsLeft::None, _) => {
+            tracing::warn!(
+                broker,
+                session,
+                reason,
+                "the last connection is lost, and is tried again until a broker answers"
+            );
+        }
+        (ConnectionsLeft::Some, LinkError::Left) => {
+            tracing::info!(broker, session, reason, "disconnected from a broker that stopped");
+        }
+        (ConnectionsLeft::Some, _) => tracing::warn!(broker, session, reason, "connection lost"),
     }
 }
 
@@ -321,6 +310,23 @@ pub(crate) struct StopOnDrop {
 impl Drop for StopOnDrop {
     fn drop(&mut self) {
         self.state.stop();
+    }
+}
+
+/// Before a broker has said anything.
+fn nobodys_info() -> Info {
+    Info {
+        broker: String::new(),
+        session: 0,
+        cluster: String::new(),
+        software: String::new(),
+        store: String::new(),
+        durability: String::new(),
+        partitions: 0,
+        version: 0,
+        heartbeat_ms: 0,
+        max_frame: 0,
+        max_batch: 0,
     }
 }
 
@@ -341,4 +347,4 @@ pub(crate) fn info(broker: &str, w: &Welcome) -> Info {
 }
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
