@@ -269,7 +269,7 @@ impl Acquirer {
         let forced = waited && !record.released && record.epoch > Epoch(0);
         if forced && self.is_alive(record) {
             self.counters.count(ShellCounter::HandoversForced);
-            if self.forced_line.is_due() {
+            if self.forced_line.is_due(Instant::now().into_std()) {
                 tracing::warn!(%partition, "the owner did not give the partition up in time, taking it");
             } else {
                 tracing::debug!(%partition, "the owner did not give the partition up in time, taking it");

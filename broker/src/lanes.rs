@@ -224,7 +224,7 @@ impl Lanes {
         self.acquisitions.note_end(partition, epoch);
         if !stopping && !given_up {
             // All of them are summed up every ten seconds.
-            if self.end_line.is_due() {
+            if self.end_line.is_due(Instant::now().into_std()) {
                 tracing::warn!(%partition, %epoch, %error, "the ownership has ended");
             } else {
                 tracing::debug!(%partition, %epoch, %error, "the ownership has ended");
@@ -306,7 +306,7 @@ impl Lanes {
             self.down_since = Some(Instant::now());
             self.down_line = FirstLine::default();
         }
-        self.down.insert(partition) && self.down_line.is_due()
+        self.down.insert(partition) && self.down_line.is_due(Instant::now().into_std())
     }
 
     /// The store of a partition is not away any more, or the partition is not ours. `answered`: the

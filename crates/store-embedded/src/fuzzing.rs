@@ -1,6 +1,7 @@
 //! The fuzz target for the store's keys and values. Not part of the crate's interface.
 
 use bytes::Bytes;
+use mtimer_store::remembered::{decode_answer, decode_ended, encode_answer, encode_ended};
 use mtimer_types::PartitionId;
 
 use crate::group::Group;
@@ -8,7 +9,7 @@ use crate::layout::{
     Queue, RecordPosition, fact_key, parse_fact_key, parse_pending_key, parse_queue_order, pending_key,
     put_head, take_queue_head,
 };
-use crate::remembered::{decode_answer, decode_ended, encode_answer, encode_ended};
+use crate::remembered::{decode_value, encode_value};
 
 /// Every key and value is read in each of the ways that the store reads it; each value that is read
 /// is written and read back.
@@ -27,12 +28,12 @@ pub fn layout(data: &[u8]) {
     if let Some(location) = RecordPosition::decode(data) {
         assert_eq!(location.encode(), data);
     }
-    if let Some((at, how)) = decode_ended(data) {
-        assert_eq!(decode_ended(&encode_ended(how, at)), Some((at, how)));
+    if let Some((at, how)) = decode_value(data, decode_ended) {
+        assert_eq!(encode_value(at, &encode_ended(how)), data);
     }
-    if let Some((at, answer)) = decode_answer(data) {
-        let bytes = encode_answer(&answer, at).expect("what was remembered can be remembered");
-        assert_eq!(decode_answer(&bytes), Some((at, answer)));
+    if let Some((at, answer)) = decode_value(data, decode_answer) {
+        let bytes = encode_answer(&answer).expect("what was remembered can be remembered");
+        assert_eq!(encode_value(at, &bytes), data);
     }
     for queue in [Queue::Parked { dest: 1 }, Queue::Taken, Queue::Unconfirmed, Queue::Dead] {
         let Some((id, at)) = take_queue_head(queue, &mut Bytes::copy_from_slice(data)) else { continue };

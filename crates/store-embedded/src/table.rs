@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
 use fjall::Slice;
+use mtimer_store::remembered::{decode_answer, decode_ended, encode_answer, encode_ended};
 use mtimer_store::table::{At, Context, Row, Table};
 use mtimer_store::{Answer, InFlight, LaneError, Place, Record, RequestId, Retained};
 use mtimer_types::{Destination, Ended, Key, Target, Time, TimerId};
@@ -23,9 +24,7 @@ use crate::layout::{
     FactName, Queue, RecordPosition, Space, app_key, fact_key, pending_key, put_head, take_queue_head,
 };
 use crate::partition::{ParkedCount, PartitionMirror};
-use crate::remembered::{
-    RememberedKey, bucket_of, decode_answer, decode_ended, encode_answer, encode_ended, ended_key,
-};
+use crate::remembered::{RememberedKey, bucket_of, decode_value, encode_value, ended_key};
 use crate::tree::Tree;
 
 /// The table that one call of a lane works on.
@@ -210,23 +209,24 @@ impl<'a> PartitionTable<'a> {
         &self,
         memory: RememberedKey,
         now: Time,
-        decode: impl Fn(&[u8]) -> Option<(Time, T)>,
+        decode: impl Fn(&[u8]) -> Option<T>,
     ) -> Result<Option<T>, Fault> {
         let first = bucket_of(now).saturating_sub(1);
         for bucket in self.partition.counters.ended.range(first..).rev().map(|(bucket, _)| *bucket) {
             if let Some(bytes) = self.tree.get(Space::Ended, &ended_key(self.partition.id, bucket, memory))? {
-                let (at, value) =
-                    decode(&bytes).ok_or(Fault::Damaged("a remembered outcome is unreadable"))?;
-                return Ok(Context::remembers(now, at).then_some(value));
+                let (at, remembered) = decode_value(&bytes, decode)
+                    .ok_or(Fault::Damaged("a remembered outcome is unreadable"))?;
+                return Ok(Context::remembers(now, at).then_some(remembered));
             }
         }
         Ok(None)
     }
 
-    fn remember_until_horizon(&mut self, memory: RememberedKey, now: Time, value: Vec<u8>) {
+    fn remember_until_horizon(&mut self, memory: RememberedKey, now: Time, bytes: &[u8]) {
         let bucket = bucket_of(now);
         *self.partition.counters.ended.entry(bucket).or_default() += 1;
-        self.tree.put(Space::Ended, ended_key(self.partition.id, bucket, memory), value);
+        let key = ended_key(self.partition.id, bucket, memory);
+        self.tree.put(Space::Ended, key, encode_value(now, bytes));
         self.counted = true;
     }
 }
@@ -355,7 +355,7 @@ impl Table for PartitionTable<'_> {
     }
 
     fn set_ended(&mut self, id: TimerId, how: Ended, now: Time) -> Result<(), Fault> {
-        self.remember_until_horizon(RememberedKey::Ended(id), now, encode_ended(how, now));
+        self.remember_until_horizon(RememberedKey::Ended(id), now, &encode_ended(how));
         Ok(())
     }
 
@@ -364,8 +364,8 @@ impl Table for PartitionTable<'_> {
     }
 
     fn set_answered(&mut self, request: RequestId, answer: &Answer, now: Time) -> Result<(), Fault> {
-        if let Some(value) = encode_answer(answer, now) {
-            self.remember_until_horizon(RememberedKey::Answered(request.0), now, value);
+        if let Some(bytes) = encode_answer(answer) {
+            self.remember_until_horizon(RememberedKey::Answered(request.0), now, &bytes);
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 //! timers and time.
 //!
 //! Purpose: one trait for the hardest store (Redis Cluster: answers arrive later, in order, may be
-//! lost, may say *fenced*) that the easy ones keep as well; the record format they share; an
+//! lost, may say *fenced*) that the easy ones keep as well; the formats they share; an
 //! in-memory model with injectable faults; a conformance suite that every store passes.
 //!
 //! Invariant: everything that decides is in [`ops`] (what each operation means) and is the same for
@@ -26,11 +26,13 @@ pub mod error;
 mod first_line;
 pub mod lane;
 pub mod listing;
+#[cfg(feature = "memory")]
 pub mod memory;
 pub mod named;
 pub mod ops;
 pub mod place;
 pub mod record;
+pub mod remembered;
 pub mod table;
 pub mod view;
 
@@ -44,6 +46,7 @@ pub use error::{AcquireError, LaneError, LaneFuture, StoreError, StoreFuture};
 pub use first_line::FirstLine;
 pub use lane::{Acquire, Acquired, Health, Lane, OwnerRecord, Store, StoreClock, StoreInfo};
 pub use listing::{DeadFilter, DeadLetter, ListPage, Listed, Listing, Page, Taken, Unconfirmed};
+#[cfg(feature = "memory")]
 pub use memory::MemoryStore;
 pub use ops::{Batch, Op, Verdict};
 pub use place::{Place, Retained};

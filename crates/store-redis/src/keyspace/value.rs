@@ -9,8 +9,8 @@
 //! | | | `t`, epoch (8), record: taken |
 //! | | | `u`, epoch (8), since (6), record: unconfirmed |
 //! | | | `d`, reason (1), time of death (6), record: dead |
-//! | `ended` | id | [`Ended`] (1) |
-//! | | `r`, request id (8) | a letter, the timer's id (16) if there is one |
+//! | `ended` | id | an end as [`remembered`] has it |
+//! | | `r`, request id (8) | an answer as [`remembered`] has it |
 //! | `key` | [`super::secret::KeyField`] | id |
 //! | | empty | [`LARGE`] |
 //! | `dest` | number | group, 0, app |
@@ -23,7 +23,8 @@
 //! timer.
 
 use bytes::{Buf, BufMut, Bytes};
-use mtimer_store::answer::{Answer, CancelAnswer, RequestId, RescheduleAnswer};
+use mtimer_store::answer::RequestId;
+use mtimer_store::remembered;
 use mtimer_store::table::{At, Row};
 use mtimer_store::{InFlight, Record, RecordError};
 use mtimer_types::{DeadReason, Destination, Ended, Epoch, Time, TimerId};
@@ -165,47 +166,9 @@ pub(crate) fn request_field(request: RequestId) -> [u8; 9] {
     field
 }
 
-/// The value of an id in `ended`.
-pub(crate) const fn encode_ended(how: Ended) -> [u8; 1] {
-    [how as u8]
-}
-
 /// How a timer ended, from its value in `ended`.
 pub(crate) fn decode_ended(id: TimerId, value: &[u8]) -> Result<Ended, RecordError> {
-    let how = if let [how] = value { Ended::from_u8(*how) } else { None };
-    how.ok_or(RecordError { id, what: "it ended in no known way" })
-}
-
-/// The value of a request in `ended`. `None`: it is no answer to a cancel or a reschedule.
-pub(crate) fn encode_answer(answer: &Answer) -> Option<Vec<u8>> {
-    let (letter, id) = match answer {
-        Answer::Cancel(CancelAnswer::Cancelled(id)) => (b'X', Some(id)),
-        Answer::Cancel(CancelAnswer::TooLate(id)) => (b'L', Some(id)),
-        Answer::Cancel(CancelAnswer::NotFound) => (b'F', None),
-        Answer::Reschedule(RescheduleAnswer::Rescheduled(id)) => (b'H', Some(id)),
-        Answer::Reschedule(RescheduleAnswer::TooLate(id)) => (b'M', Some(id)),
-        Answer::Reschedule(RescheduleAnswer::PastDeadline(id)) => (b'P', Some(id)),
-        Answer::Reschedule(RescheduleAnswer::NotFound) => (b'G', None),
-        _ => return None,
-    };
-    let mut out = vec![letter];
-    out.extend(id.iter().flat_map(|id| id.to_bytes()));
-    Some(out)
-}
-
-/// The answer to a cancel or a reschedule, from its value in `ended`. `None`: it is damaged.
-pub(crate) fn decode_answer(value: &[u8]) -> Option<Answer> {
-    let (letter, id) = value.split_first()?;
-    Some(match (letter, decode_id(id)) {
-        (b'X', Some(id)) => Answer::Cancel(CancelAnswer::Cancelled(id)),
-        (b'L', Some(id)) => Answer::Cancel(CancelAnswer::TooLate(id)),
-        (b'F', None) if id.is_empty() => Answer::Cancel(CancelAnswer::NotFound),
-        (b'H', Some(id)) => Answer::Reschedule(RescheduleAnswer::Rescheduled(id)),
-        (b'M', Some(id)) => Answer::Reschedule(RescheduleAnswer::TooLate(id)),
-        (b'P', Some(id)) => Answer::Reschedule(RescheduleAnswer::PastDeadline(id)),
-        (b'G', None) if id.is_empty() => Answer::Reschedule(RescheduleAnswer::NotFound),
-        _ => return None,
-    })
+    remembered::decode_ended(value).ok_or(RecordError { id, what: "it ended in no known way" })
 }
 
 /// Deliveries under way, as the owner record keeps them.
@@ -309,19 +272,6 @@ mod tests {
         ]
     }
 
-    fn answer() -> impl Strategy<Value = Answer> {
-        let id = any::<u128>().prop_map(TimerId::from_u128);
-        (0u8..7, id).prop_map(|(kind, id)| match kind {
-            0 => Answer::Cancel(CancelAnswer::Cancelled(id)),
-            1 => Answer::Cancel(CancelAnswer::TooLate(id)),
-            2 => Answer::Cancel(CancelAnswer::NotFound),
-            3 => Answer::Reschedule(RescheduleAnswer::Rescheduled(id)),
-            4 => Answer::Reschedule(RescheduleAnswer::TooLate(id)),
-            5 => Answer::Reschedule(RescheduleAnswer::PastDeadline(id)),
-            _ => Answer::Reschedule(RescheduleAnswer::NotFound),
-        })
-    }
-
     proptest! {
         #[test]
         fn rows_survive(at in at(), payload in proptest::collection::vec(any::<u8>(), 0..80), failed: u32) {
@@ -352,13 +302,8 @@ mod tests {
                 decode_ended(id, &bytes).err(),
             ];
             prop_assert!(errors.iter().flatten().all(|error| error.id == id));
-            let _ = (decode_answer(&bytes), decode_in_flight(&bytes), decode_id(&bytes));
+            let _ = (decode_in_flight(&bytes), decode_id(&bytes));
             let _ = std::str::from_utf8(&bytes).map(decode_destination);
-        }
-
-        #[test]
-        fn answers_survive(answer in answer()) {
-            prop_assert_eq!(decode_answer(&encode_answer(&answer).unwrap()), Some(answer));
         }
 
         #[test]
@@ -409,7 +354,7 @@ mod tests {
         assert_eq!(moved(b"x"), format!("{damaged}it is in no known place"));
         assert_eq!(text(decode_ended(id(), &[]).unwrap_err()), format!("{damaged}it ended in no known way"));
         for how in (0..6).filter_map(Ended::from_u8) {
-            assert_eq!(decode_ended(id(), &encode_ended(how)), Ok(how));
+            assert_eq!(decode_ended(id(), &remembered::encode_ended(how)), Ok(how));
         }
     }
 }

@@ -13,6 +13,7 @@
 use std::mem::discriminant;
 
 use mtimer_store::record::Progress;
+use mtimer_store::remembered::{encode_answer, encode_ended};
 use mtimer_store::table::{At, Row};
 use mtimer_store::view::{Changes, KeyChange, RowChange};
 use mtimer_types::{Ended, SlotWidth, Time, TimerId};
@@ -24,8 +25,7 @@ use crate::keyspace::catalog::Placements;
 use crate::keyspace::keys::{HashKey, IndexKey, ListingKey, OutcomeBucket, SlotKey};
 use crate::keyspace::secret::{KeyField, KeyedHash};
 use crate::keyspace::value::{
-    LARGE, Location, encode_answer, encode_destination, encode_ended, encode_moved, encode_moved_to,
-    encode_pending, request_field,
+    LARGE, Location, encode_destination, encode_moved, encode_moved_to, encode_pending, request_field,
 };
 
 /// Commands of one write, by what they do, until they are put into order.

@@ -2,13 +2,13 @@
 
 use bytes::Bytes;
 use mtimer_store::record::RecordError;
+use mtimer_store::remembered::decode_answer;
 use mtimer_store::{Answer, LaneError};
 use redis::{Cmd, Pipeline};
 
 use super::owner::Owner;
 use super::writes::ByKey;
 use crate::keyspace::keys::HashKey;
-use crate::keyspace::value::decode_answer;
 use crate::wire::Reply;
 
 /// Fields of hashes to be read, one `HMGET` a hash.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use mtimer_store::FirstLine;
 use mtimer_types::{Epoch, PartitionId};
+use tokio::time::Instant;
 
 /// The events of one store.
 #[derive(Debug, Default)]
@@ -20,7 +21,7 @@ pub(crate) struct Incidents {
 /// Logs an event at a level if `line` is due, otherwise at the level debug.
 macro_rules! log_first {
     ($line:expr, $level:ident, $($event:tt)*) => {
-        if $line.is_due() { tracing::$level!($($event)*) } else { tracing::debug!($($event)*) }
+        if $line.is_due(Instant::now().into_std()) { tracing::$level!($($event)*) } else { tracing::debug!($($event)*) }
     };
 }
 

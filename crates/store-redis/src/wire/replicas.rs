@@ -2,6 +2,7 @@
 
 use mtimer_store::FirstLine;
 use redis::{InfoDict, Value};
+use tokio::time::Instant;
 
 use super::node::Lost;
 use super::reply::Reply;
@@ -53,7 +54,7 @@ impl Replication {
     pub(super) fn having(&self, offset: Option<u64>, waited: u32, line: &FirstLine) -> u32 {
         let Some(offset) = offset.filter(|_| self.listed >= self.connected) else { return waited };
         let having = self.online.iter().filter(|at| **at >= offset).count() as u32;
-        if waited > having && self.online.len() as u32 >= waited && line.is_due() {
+        if waited > having && self.online.len() as u32 >= waited && line.is_due(Instant::now().into_std()) {
             tracing::warn!(
                 waited,
                 having,

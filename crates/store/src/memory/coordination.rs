@@ -2,6 +2,8 @@
 //!
 //! Unlike everything else here it has a clock: tokio's, which a test may pause.
 
+#![expect(clippy::disallowed_methods, reason = "leases run out by the clock that a test pauses")]
+
 use std::sync::Arc;
 use std::time::Duration;
 
