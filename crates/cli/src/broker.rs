@@ -124,7 +124,7 @@ impl BrokerCommand {
         }
         if self.print_config {
             return match out.json {
-                true => out.object(&settings::as_json(&config.settings())?),
+                true => out.object(&settings::as_json(config.settings())?),
                 false => out.text(config.to_toml()?.trim_end()),
             };
         }

@@ -107,7 +107,17 @@ impl Engine {
     }
 
     fn trimmed(&mut self, now: Now, at: PartitionId, trim: &Trim, answer: &Answer) {
-        let Answer::Trimmed { removed, more } = *answer else { return };
+        let (removed, more) = match *answer {
+            Answer::Trimmed { removed, more } => (removed, more),
+            Answer::Schedule(_)
+            | Answer::Cancel(_)
+            | Answer::Reschedule(_)
+            | Answer::Done
+            | Answer::Died
+            | Answer::Gone
+            | Answer::KeyTaken(_)
+            | Answer::Refused(_) => return,
+        };
         let counter = match trim.of {
             Retained::Dead => Counter::DeadTrimmed,
             Retained::Unconfirmed => Counter::UnconfirmedTrimmed,
