@@ -9,13 +9,14 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::{FutureExt, StreamExt};
 use mtimer_protocol::{decode, encode_frame};
 use mtimer_tls::WriteHalf;
 use mtimer_types::limits::{HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS, MAX_FRAME};
 use tokio::io::AsyncWriteExt;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::error::LinkError;
@@ -26,6 +27,8 @@ use crate::state::ClientState;
 
 /// Heartbeats within which the broker is to take what is written.
 const BEATS: u64 = HEARTBEAT_TIMEOUT_MS / HEARTBEAT_MS;
+/// Steps in which a write is waited for.
+const WRITE_STEP: Duration = Duration::from_millis(20);
 
 /// Makes a connection, and serves it until it ends.
 pub(crate) async fn run(state: Arc<ClientState>, dial: Dial) {
@@ -95,6 +98,22 @@ async fn read(state: &Arc<ClientState>, connection: u64, frames: &mut Frames, an
     }
 }
 
+/// Waits for a write, up to `limit`.
+///
+/// A write that takes its time is waited for in short steps: a runtime whose clock is paused, as in
+/// tests, goes to its next timer whenever it waits for the kernel.
+async fn within<T>(limit: Duration, write: impl Future<Output = T>) -> Option<T> {
+    tokio::pin!(write);
+    let end = Instant::now() + limit;
+    loop {
+        match timeout_at(end.min(Instant::now() + WRITE_STEP), &mut write).await {
+            Ok(written) => return Some(written),
+            Err(_) if Instant::now() >= end => return None,
+            Err(_) => {}
+        }
+    }
+}
+
 struct SessionWriter {
     state: Arc<ClientState>,
     connection: u64,
@@ -119,10 +138,10 @@ impl SessionWriter {
                 self.write.write_all(&bytes).await?;
                 self.write.flush().await
             };
-            match timeout(limit, written).await {
-                Ok(Ok(())) => bytes.clear(),
-                Ok(Err(error)) => return error.into(),
-                Err(_) => return LinkError::Stuck(limit.as_millis() as u64),
+            match within(limit, written).await {
+                Some(Ok(())) => bytes.clear(),
+                Some(Err(error)) => return error.into(),
+                None => return LinkError::Stuck(limit.as_millis() as u64),
             }
         }
     }

@@ -131,7 +131,9 @@ impl Inbox {
     /// Takes callbacks in; returns those that gave way.
     pub(crate) fn push(&mut self, arrived: Arrived) -> Vec<OutgoingOutcome> {
         let patience = arrived.deliveries.iter().filter_map(|delivery| arrived.patience(delivery)).min();
-        self.look_at = earlier(self.look_at, patience);
+        let stuck = self.slots.is_stuck();
+        self.look_at =
+            earlier(self.look_at, patience.map(|patience| if stuck { arrived.at } else { patience }));
         self.waiting += arrived.deliveries.len();
         self.queue.push_back(arrived);
         let mut evicted = Vec::new();

@@ -145,7 +145,7 @@ impl<C: Caller> Machine<C> {
     /// Queues outcomes.
     pub(super) fn settle(&mut self, outcomes: Vec<OutgoingOutcome>) {
         // Neighbours mostly go the same way.
-        let (mut way, mut over, mut left_out) = (None, 0, 0);
+        let (mut way, mut over, mut left_out, mut woken) = (None, 0, 0, None);
         for outgoing in outcomes {
             let from = (outgoing.settlement.id.partition(), outgoing.over.connection);
             let to = match way {
@@ -159,8 +159,11 @@ impl<C: Caller> Machine<C> {
             }
             left_out += 1;
             match self.settling.push_to(to, outgoing, &self.routes) {
-                Pushed::To(connection) => self.outboxes.wake(connection),
-                Pushed::Waits => {}
+                Pushed::To(connection) if woken != Some(connection) => {
+                    woken = Some(connection);
+                    self.outboxes.wake(connection);
+                }
+                Pushed::To(_) | Pushed::Waits => {}
                 Pushed::Pointless => self.stats.settle_refused += 1,
             }
         }
@@ -198,6 +201,7 @@ impl<C: Caller> Machine<C> {
             Some(Barrier::Drained) => self.drained(),
         }
     }
+
     /// Everything that was on its way is in.
     pub(super) fn drained(&mut self) {
         if let Closing::Draining { .. } = self.closing {
