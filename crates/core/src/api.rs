@@ -1,4 +1,4 @@
-//! What goes into an [`Engine`](crate::Engine) and what comes out.
+//! Inputs and effects of an [`Engine`](crate::Engine).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub struct Now {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SessionId(pub u64);
 
-/// What the shell tells the engine.
+/// An input from the shell to the engine.
 #[derive(Debug)]
 pub enum Input {
     /// A partition was acquired; the shell has its lane. An earlier ownership of it has ended
@@ -33,9 +33,9 @@ pub enum Input {
         partition: PartitionId,
         /// Under this epoch.
         epoch: Epoch,
-        /// What predecessors may have sent.
+        /// Predecessors may have sent timers up to this time.
         prior_claim: Time,
-        /// What the predecessor left under way.
+        /// Deliveries that the predecessor left under way.
         in_flight: Vec<InFlight>,
     },
     /// The oldest unanswered [`Effect::Call`] of this partition and epoch was answered.
@@ -54,15 +54,15 @@ pub enum Input {
         /// How it is.
         health: Health,
     },
-    /// A newer topology: who is to own what. Given only where there is a cluster.
+    /// A newer topology: the assigned owner of each partition. Given only where there is a cluster.
     Topology(Arc<Topology>),
     /// The partition is another broker's: give it up gracefully. [`Effect::LaneEnded`] says when
     /// that is done.
     Disown(PartitionId),
     /// An event of a session.
     Session(SessionId, SessionEvent),
-    /// Count what the store holds: [`Effect::Stored`] follows. One count answers all that came
-    /// before it began.
+    /// Count the stored timers: [`Effect::Stored`] follows. One count answers all that came before
+    /// it began.
     CountStored,
     /// A time asked for with [`Effect::Alarm`] or [`Engine::next_tick`](crate::Engine::next_tick)
     /// has come.
@@ -134,7 +134,7 @@ pub enum SessionEvent {
     Query {
         /// Chosen by the client.
         corr: u64,
-        /// What is asked.
+        /// The question.
         query: Query,
     },
     /// `ClientMessage::Goodbye`.
@@ -143,11 +143,11 @@ pub enum SessionEvent {
     Closed,
 }
 
-/// What the shell is to do. In order.
+/// An action that the engine asks of the shell. The shell carries them out in order.
 #[derive(Debug)]
 pub enum Effect {
-    /// Send to a session. Never blocks the engine: the shell bounds what it queues and closes a
-    /// session that is over.
+    /// Send to a session. Never blocks the engine: the shell bounds its queue and closes a session
+    /// that exceeds it.
     Send(SessionId, ServerMessage),
     /// Close a session that broke the protocol: send `Refused` with this text, then close.
     Close(SessionId, String),
@@ -164,7 +164,7 @@ pub enum Effect {
     Settled(TimerId, Option<Verdict>),
     /// A timer has become a dead letter, and the store has it.
     Died(Died),
-    /// What the store holds of all partitions together; `None`: not all of them could be counted.
+    /// The stored timers of all partitions together; `None`: not all of them could be counted.
     Stored(Option<Census>),
     /// After [`Input::Release`]: every partition has been given up.
     Released,
@@ -183,7 +183,7 @@ pub struct Died {
     pub attempts: u32,
 }
 
-/// What an operator can set of the engine.
+/// Operator settings of the engine.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
     /// This broker's address in the topology; `None`: there is no cluster around it.
@@ -194,9 +194,9 @@ pub struct EngineOptions {
     /// used.
     pub preload_ms: u64,
     /// Budget for timers in memory, bytes (payload, headers and about 300 bytes each). From one
-    /// half on, what is due and finds no credit is parked without delay, before more is stored.
-    /// What may come on top: deliveries that clients have not settled (as many as their credit),
-    /// what is scheduled to be due within the next second, and one batch.
+    /// half on, a due timer that finds no credit is parked without delay, before more is stored.
+    /// These may come on top: deliveries that clients have not settled (as many as their credit),
+    /// timers scheduled to be due within the next second, and one batch.
     pub memory_bytes: u64,
     /// Operations of one batch to the store: a smaller one makes others wait less behind it.
     pub batch_ops: usize,
@@ -253,7 +253,7 @@ impl Default for EngineOptions {
 pub enum Counter {
     /// Timers stored by a schedule; repeats do not count.
     Scheduled,
-    /// Schedules that were not stored, for whatever reason.
+    /// Schedules that were not stored, for any reason.
     ScheduleRefused,
     /// Timers cancelled before any delivery.
     Cancelled,
@@ -296,7 +296,7 @@ pub enum Counter {
     SettleLate,
     /// Timers taken out of memory because its budget was exceeded.
     Unloaded,
-    /// Ownerships of partitions that ended, for whatever reason.
+    /// Ownerships of partitions that ended, for any reason.
     LanesEnded,
     /// Sessions closed because they broke the protocol.
     ProtocolErrors,

@@ -1,10 +1,10 @@
 //! The cluster clock: one time for all due times.
 //!
 //! The clocks of the store decide, by their lower median: every broker reads the same ones,
-//! whatever its own host shows. The host's clock decides only for a store without a clock of its
-//! own. While no deciding clock is heard, the monotonic clock carries the estimate on. It counts
-//! suspensions of the host: the shell adds them. One that the host cannot tell looks like a step of
-//! all other clocks.
+//! independently of its own host's clock. The host's clock decides only for a store without a clock
+//! of its own. While no deciding clock is heard, the monotonic clock carries the estimate on. It
+//! counts suspensions of the host: the shell adds them. One that the host cannot tell looks like a
+//! step of all other clocks.
 //!
 //! A reading says that the clock showed a time at some moment between the request and the answer,
 //! so it bounds the clock's distance from the monotonic clock from both sides. A slow answer gives
@@ -26,7 +26,8 @@ use mtimer_types::Time;
 /// How much a clock may gain or lose against the monotonic clock, µs per second: two crystals
 /// without a time service differ by less. Bounds from earlier readings widen by it.
 const DRIFT_US: u64 = 200;
-/// The estimate is not moved forward for less, µs: about what a fast answer's round trip varies by.
+/// The estimate is not moved forward for less, µs: about the variation of a fast answer's round
+/// trip.
 const DEAD_BAND_US: i64 = 50;
 /// How long a clock of the store that is not heard still counts by its last reading, µs. One lost
 /// answer must not change the median.
@@ -37,10 +38,10 @@ pub const ALARM_MS: u64 = 250;
 /// alarm, ms.
 pub const SILENCE_MS: u64 = 60_000;
 
-/// What a clock showed at some moment between two monotonic times, all in µs.
+/// A clock's reading at some moment between two monotonic times, all in µs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClockSample {
-    /// What it showed, since the Unix epoch.
+    /// Its reading, since the Unix epoch.
     pub shown_us: u64,
     /// When the request left.
     pub sent_us: u64,
@@ -53,11 +54,11 @@ pub struct ClockSample {
 pub struct StoreReading {
     /// Which clock: the same name in every round.
     pub clock: String,
-    /// What it showed; `None` if it did not answer in time.
+    /// Its reading; `None` if it did not answer in time.
     pub reading: Option<ClockSample>,
 }
 
-/// What has moved the estimate, or would.
+/// The clock that has moved the estimate, or would.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Decider {
     /// The median of the store's clocks.
@@ -68,10 +69,10 @@ pub enum Decider {
     Monotonic,
 }
 
-/// What a round of readings has shown.
+/// The result of a round of readings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Observation {
-    /// What decides.
+    /// The deciding clock.
     pub decider: Decider,
     /// By how much the estimate was moved against the monotonic clock, µs.
     pub moved_us: i64,
@@ -119,8 +120,8 @@ impl Observation {
     }
 }
 
-/// Time stands still: the deciding clock was set back, and what was handed out has to be caught up
-/// with.
+/// Time stands still: the deciding clock was set back, and has to catch up with the time that was
+/// handed out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Standstill {
     /// For how long it has stood still, ms.
@@ -153,7 +154,7 @@ pub struct ClusterClock {
     still_since: Option<u64>,
 }
 
-/// Between what a clock's distance from the monotonic clock lies, µs.
+/// Bounds of a clock's distance from the monotonic clock, µs.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
     low: i64,
@@ -285,8 +286,8 @@ impl Bounds {
         }
     }
 
-    /// Takes in another reading. What is known from earlier ones counts if the two agree; otherwise
-    /// the clock has stepped.
+    /// Takes in another reading. The bounds from earlier ones count if the two agree; otherwise the
+    /// clock has stepped.
     fn narrow(&mut self, reading: ClockSample) {
         let new = Self::of(reading);
         let elapsed = new.heard.saturating_sub(self.heard);
@@ -318,7 +319,7 @@ fn lower_median(bounds: &[Bounds]) -> i64 {
     lows.get(lows.len().saturating_sub(1) / 2).copied().unwrap_or_default()
 }
 
-/// By how much the clocks differ at least, whatever the round trips hide.
+/// The smallest spread of the clocks that their bounds allow, µs.
 fn spread(bounds: &[Bounds]) -> u64 {
     let low = bounds.iter().map(|b| b.low).max().unwrap_or_default();
     let high = bounds.iter().map(|b| b.high).min().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What an engine shows to its operators: tallies by kind, and the state of memory and
+//! The figures that an engine shows to its operators: tallies by kind, and the state of memory and
 //! destinations.
 //!
 //! Purpose: numbers for metrics. A tally is counted as things happen, into arrays of fixed size;
@@ -12,8 +12,8 @@ use mtimer_types::headers::TRACEPARENT;
 use mtimer_types::limits::MAX_RETRY_TIERS;
 use mtimer_types::{DeadReason, Destination, Headers, Time, TraceContext};
 
-/// Upper bounds of the buckets of [`Durations`], ms, each inclusive. One more bucket has what is
-/// longer.
+/// Upper bounds of the buckets of [`Durations`], ms, each inclusive. One more bucket has the longer
+/// ones.
 pub const BUCKETS_MS: [u64; 16] =
     [1, 2, 5, 10, 20, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 60_000, 600_000, 3_600_000];
 
@@ -136,7 +136,7 @@ pub const REFUSALS: [&str; 16] = [
     "limit_reached",
 ];
 
-/// What is counted by kind since the start.
+/// Counts by kind since the start.
 #[derive(Clone, Debug, Default)]
 pub struct Tallies {
     /// From due to the first delivery.
@@ -202,11 +202,11 @@ impl Tallies {
     }
 }
 
-/// What one destination, or several together, have to do.
+/// The backlog of one destination, or of several together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Backlog {
-    /// Timers in memory, and parked ones: what is due within the preload window or has not ended
-    /// since.
+    /// Timers in memory, and parked ones: those due within the preload window, and those due
+    /// earlier that have not ended.
     pub pending: u64,
     /// Due, and neither delivered nor parked.
     pub waiting: u64,

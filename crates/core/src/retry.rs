@@ -2,7 +2,7 @@
 
 use mtimer_types::RetryTiers;
 
-/// What follows a failed attempt.
+/// The decision after a failed attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RetryDecision {
     /// Another attempt.

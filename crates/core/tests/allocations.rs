@@ -30,7 +30,7 @@ const BATCH: u64 = 200;
 /// Timers that the client takes at once.
 const CREDIT: u32 = 2_000;
 
-/// Allocations for 1,000 timers, at most: what was counted, and 15 % more.
+/// Allocations for 1,000 timers, at most: the measured count, and 15 % more.
 const LOADED: u64 = 2_950;
 const NEAR: u64 = 2_950;
 

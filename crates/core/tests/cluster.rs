@@ -17,7 +17,7 @@ fn seeds(default: u64) -> Vec<u64> {
     explore::number("MTIMER_SIM_SEED").map_or_else(|| (1..=last).collect(), |seed| vec![seed])
 }
 
-/// A life full of faults, then health; what went wrong, if anything.
+/// A life full of faults, then health; returns the failure, if any.
 fn live(seed: u64, sabotage: Option<Sabotage>) -> (World, Result<(), String>) {
     let brokers = 1 + (seed % 5) as usize;
     let partitions = 1 + (seed * 7 % 40) as u16;
@@ -41,7 +41,7 @@ fn settle(world: &mut World) -> Result<(), String> {
     if settled.is_none() {
         return Err(format!("not settled: {:?}", world.missing()));
     }
-    // What is left of a moment ago: brokers that have just come back to a part of the store.
+    // Leftovers of a moment ago: brokers that have just come back to a part of the store.
     world.run(5_000);
     let (decided, ends) = (world.topology().map(|t| t.stamp()), world.ends);
     world.run(20_000);
@@ -232,7 +232,7 @@ fn a_rolling_restart_moves_what_it_must_and_leaves_nothing_alone_for_long() {
             world.stop(i);
             let gone = world.until(5_000, |w| w.ends > i as u64);
             assert!(gone.is_some(), "{}\nseed {seed}: it does not stop", world.watch.tail(60));
-            // What was released last is on its way to its next owner.
+            // The partition released last is on its way to its next owner.
             let owned = world.until(300, |w| w.orphans() == 0);
             assert!(owned.is_some(), "{}\nseed {seed}: not handed over", world.watch.tail(60));
             world.run(4_000);

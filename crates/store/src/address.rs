@@ -1,4 +1,4 @@
-//! Addresses of stores without what is secret in them.
+//! Addresses of stores without their secrets.
 
 /// Schemes of addresses that name a host, and of those that name a socket.
 const OF_HOSTS: [&str; 4] = ["redis", "rediss", "valkey", "valkeys"];

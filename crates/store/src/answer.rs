@@ -1,4 +1,4 @@
-//! What a store answers to each operation, and by which number it knows a repeat.
+//! The answers of a store to each operation, and the number by which it knows a repeat.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -94,7 +94,7 @@ pub enum CancelAnswer {
 }
 
 impl CancelAnswer {
-    /// The answer to a repeat of the request: what a store remembers.
+    /// The answer to a repeat of the request, which a store remembers.
     pub const fn to_repeat(self) -> Self {
         match self {
             Self::Died { id, .. } => Self::TooLate(id),
@@ -124,8 +124,8 @@ pub struct RequestId(pub u64);
 /// Why a store would not take a write. None of these is final.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
-    /// Only for operations that add: schedule, reschedule, replay; and for a cancel of what is not
-    /// there, which would be remembered.
+    /// Only for operations that add: schedule, reschedule, replay; and for a cancel of a timer that
+    /// is not there, which would be remembered.
     #[error("the store is out of memory: raise its limit or let timers drain")]
     OutOfMemory,
     /// Only for operations that add: the disk has too little space left.
@@ -140,7 +140,7 @@ pub enum Refusal {
     /// whether this is a repeat.
     #[error("the store takes no writes for now")]
     ReadOnly,
-    /// Only for operations that add: the store may drop what it holds when its memory is full.
+    /// Only for operations that add: the store may drop stored data when its memory is full.
     #[error(
         "the store may evict what it holds when its memory is full: set its maxmemory-policy to noeviction"
     )]

@@ -1,4 +1,4 @@
-//! What an owner asks of its partition, and the answers.
+//! The calls of an owner to its partition, and the answers.
 
 use mtimer_types::{Destination, Target, Time, TimerId};
 
@@ -35,14 +35,14 @@ pub enum Call {
     List(Listing),
     /// Counts, cheap enough for a status page.
     Census,
-    /// Gives the partition up gracefully, with all that this owner has sent and not settled: what
-    /// it has claimed beside that was not sent, so claimed-until falls back to where it was when
-    /// the partition was acquired. Every later call answers [`LaneError::Closed`].
+    /// Gives the partition up gracefully, with all that this owner has sent and not settled. The
+    /// other timers within its claims were not sent, so claimed-until falls back to where it was
+    /// when the partition was acquired. Every later call answers [`LaneError::Closed`].
     Release(Vec<InFlight>),
 }
 
 impl Call {
-    /// What the call is, for people.
+    /// Returns the name of the call, for people.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Apply(_) => "apply",
@@ -62,7 +62,7 @@ impl Call {
 pub enum CallAnswer {
     /// One for each operation, and perhaps one for the claim.
     Apply(Vec<Answer>),
-    /// What was loaded.
+    /// The result of a load.
     Load(Loaded),
     /// It is noted.
     Unload,
@@ -81,7 +81,7 @@ pub enum CallAnswer {
 /// A request to load.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// Load what fires up to and including this time.
+    /// Load timers that fire up to and including this time.
     pub until: Time,
     /// Stop after about this many timers; at least one step is made.
     pub max_timers: usize,
@@ -91,7 +91,7 @@ pub struct Load {
     pub claim: Option<Time>,
 }
 
-/// What was loaded.
+/// The result of a load.
 ///
 /// `horizon`: every timer that was pending at this point of the lane with a fire time at or below
 /// it has been returned by this or an earlier load since the last [`Call::Unload`] below it. A

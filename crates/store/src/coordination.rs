@@ -1,4 +1,4 @@
-//! What several brokers on one store need of it besides partitions: a lease, and a place for the
+//! The needs of several brokers on one store besides partitions: a lease, and a place for the
 //! topology.
 //!
 //! Purpose: leader election by a lease that runs out by itself, the term that rises with it, and
@@ -12,14 +12,14 @@ use mtimer_types::{PartitionId, Term};
 
 use crate::error::StoreFuture;
 
-/// What a store that several processes share offers them; see
+/// The services of a store that several processes share; see
 /// [`Store::coordination`](crate::Store::coordination).
 pub trait Coordination: Send + Sync + 'static {
     /// Takes the lease if nobody has it, or if it is held under the candidate's own address: an
     /// address has one process, so that is an earlier run of it. A lease that the candidate has
     /// already (its answer was lost) is renewed and keeps its term; otherwise the term is raised
-    /// above every term before by the same rule as
-    /// [`Store::raise_term`](crate::Store::raise_term), and above what the candidate has seen.
+    /// above every term before by the same rule as [`Store::raise_term`](crate::Store::raise_term),
+    /// and above the term that the candidate has seen.
     fn campaign(&self, candidate: Candidate) -> StoreFuture<Campaigned>;
 
     /// Says who has the lease, and takes nothing; `None`: nobody has it.
@@ -72,7 +72,7 @@ pub enum Campaigned {
 /// Who has the lease.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LeaseHolder {
-    /// Its address; whatever the key holds, if mtimer has not written it.
+    /// Its address; the raw value of the key, if mtimer has not written it.
     pub address: String,
     /// Its term; 0 if mtimer has not written it.
     pub term: Term,

@@ -1,5 +1,5 @@
-//! Names of what stores count ([`Store::counters`](crate::Store::counters)) and others look up:
-//! metrics, the log, `mtimer status`.
+//! Names of the counters of stores ([`Store::counters`](crate::Store::counters)) that others look
+//! up: metrics, the log, `mtimer status`.
 
 /// Bytes of the log of last writes.
 pub const LOG_BYTES: &str = "store_log_bytes";
@@ -9,10 +9,9 @@ pub const LOG_DROPPED_RECORDS: &str = "store_log_dropped_records_total";
 pub const LOG_REPLAYED_RECORDS: &str = "store_log_replayed_records_total";
 /// Slots with timers that the store had lost when its owner read them.
 pub const LOST_SLOTS: &str = "store_lost_slots_total";
-/// 1 if a failover or a restart of the store may lose what was answered, else 0.
+/// 1 if a failover or a restart of the store may lose answered writes, else 0.
 pub const LOG_AT_RISK: &str = "store_log_at_risk";
-/// Partitions of which replicas did not confirm in time what was last written, at level
-/// `redis-replicated`.
+/// Partitions whose last write replicas did not confirm in time, at level `redis-replicated`.
 pub const UNCONFIRMED_PARTITIONS: &str = "store_unconfirmed_partitions";
 /// Masters of Redis that keep no append-only file and have no replica.
 pub const UNPROTECTED_MASTERS: &str = "store_unprotected_masters";

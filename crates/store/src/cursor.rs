@@ -3,10 +3,10 @@
 //!
 //! Purpose: the bookkeeping behind [`crate::Loaded::horizon`], shared by such stores.
 //!
-//! Invariant: everything pending below [`LoadCursor::start`] was returned, except what
+//! Invariant: everything pending below [`LoadCursor::start`] was returned, except the timers that
 //! [`LoadCursor::pop_behind`] still holds. More timers can share one millisecond than one load may
-//! return, so the cursor can stand in the middle of one; what is filed behind it in that
-//! millisecond is remembered by id.
+//! return, so the cursor can stand in the middle of one; timers filed behind it in that millisecond
+//! are remembered by id.
 //!
 //! Not in here: reading the timers.
 
@@ -79,7 +79,7 @@ impl LoadCursor {
         self.inside = (last.0 == next).then_some(last.1);
     }
 
-    /// The owner has forgotten what fires after `beyond`.
+    /// The owner has forgotten the timers that fire after `beyond`.
     pub fn unload(&mut self, beyond: Time) {
         if self.next > beyond.as_ms() {
             self.next = beyond.as_ms() + 1;

@@ -1,4 +1,4 @@
-//! What calls on a store answer when they fail.
+//! Errors of calls on a store.
 
 use std::fmt;
 
@@ -21,9 +21,9 @@ pub enum AcquireError {
     Epoch {
         /// Which partition.
         partition: PartitionId,
-        /// What is stored.
+        /// The stored epoch.
         stored: Epoch,
-        /// What the caller expected.
+        /// The epoch that the caller expected.
         expected: Epoch,
     },
     /// The assignment is not newer than the one under which the partition is owned.
@@ -78,7 +78,7 @@ pub enum LaneError {
 }
 
 impl LaneError {
-    /// A call was answered with what answers no such call: a defect of the store.
+    /// Creates the error for an answer of another kind than its call: a defect of the store.
     pub fn of_another_kind(call: impl fmt::Display) -> Self {
         Self::Broken(format!("an answer of another kind than the call: {call}"))
     }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// What happens to another partition within this time belongs to the same event.
+/// Events of other partitions within this time count as the same event.
 const ONE_EVENT: Duration = Duration::from_secs(10);
 
 /// Chooses the log line of an event that mostly happens to many partitions at the same time: the
@@ -13,7 +13,7 @@ const ONE_EVENT: Duration = Duration::from_secs(10);
 pub struct FirstLine(Mutex<Option<Instant>>);
 
 impl FirstLine {
-    /// Whether what happens now is the first within 10 s.
+    /// Whether the present event is the first within 10 s.
     pub fn is_due(&self, now: Instant) -> bool {
         let mut last = self.0.lock();
         let is_due = last.is_none_or(|last| now.duration_since(last) >= ONE_EVENT);

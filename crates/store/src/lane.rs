@@ -12,7 +12,7 @@ use crate::error::{AcquireError, LaneError, LaneFuture, StoreFuture};
 
 /// A place where the timers of all partitions live.
 pub trait Store: Send + Sync + 'static {
-    /// What this store is.
+    /// Describes this store.
     fn info(&self) -> StoreInfo;
 
     /// Reads who owns a partition.
@@ -24,20 +24,20 @@ pub trait Store: Send + Sync + 'static {
     /// stored one and the floor, and not below the store's clock in ms.
     fn acquire(&self, acquire: Acquire) -> StoreFuture<Acquired, AcquireError>;
 
-    /// Raises and returns the cluster's term: whoever holds a lower one can acquire nothing any
-    /// more that was acquired under a higher one.
+    /// Raises and returns the cluster's term: a holder of a lower one can acquire nothing any more
+    /// that was acquired under a higher one.
     fn raise_term(&self) -> StoreFuture<Term>;
 
     /// The store's clocks: one a Redis master; none if the store has no clock of its own. A store
     /// that has clocks lists at least one at all times.
     fn clocks(&self) -> Vec<StoreClock>;
 
-    /// What brokers need that share the store; `None`: it belongs to one process alone.
+    /// The services for brokers that share the store; `None`: it belongs to one process alone.
     fn coordination(&self) -> Option<Arc<dyn Coordination>> {
         None
     }
 
-    /// Reads what the store counts, for status and metrics: names and numbers. A name that ends in
+    /// Reads the store's counters, for status and metrics: names and numbers. A name that ends in
     /// `_total` counts up since the store was opened, any other says how it is now. The numbers of
     /// several brokers can be added up.
     fn counters(&self) -> Vec<(&'static str, u64)> {
@@ -61,7 +61,7 @@ impl fmt::Debug for StoreClock {
     }
 }
 
-/// What a store is, for handshakes, status and metrics.
+/// The description of a store, for handshakes, status and metrics.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoreInfo {
     /// `"memory"`, `"embedded"`, `"redis"` or `"redis-cluster"`.
@@ -113,7 +113,7 @@ pub struct Acquired {
     pub lane: Arc<dyn Lane>,
     /// Under this epoch.
     pub epoch: Epoch,
-    /// What predecessors may have sent: everything pending with a fire time at or below this.
+    /// Predecessors may have sent everything pending with a fire time at or below this.
     pub prior_claim: Time,
     /// Deliveries that the predecessor had under way when it released the partition gracefully;
     /// empty after a crash. Stays stored until this owner releases in turn.
@@ -124,9 +124,9 @@ pub struct Acquired {
 ///
 /// Every call takes its place in the lane when it is made (not when its future is polled); calls
 /// take effect in that order, and their answers are ready in that order. While the store is away
-/// the lane waits, reconnects, resends what was not applied, and repeats what may have been;
-/// [`Lane::health`] tells. So an answer never means "unknown": it comes late or says that the lane
-/// has ended.
+/// the lane waits, reconnects, resends calls that were not applied, and repeats those that may have
+/// been; [`Lane::health`] tells. So an answer never means "unknown": it comes late or says that the
+/// lane has ended.
 ///
 /// `dyn Lane` has a method for each kind of call, with an answer of the call's type: see
 /// [`crate::named`].

@@ -1,12 +1,12 @@
-//! The store contract: what a partition's owner asks of the place where timers live, in terms of
+//! The store contract: the calls of a partition's owner to the place where timers live, in terms of
 //! timers and time.
 //!
 //! Purpose: one trait for the hardest store (Redis Cluster: answers arrive later, in order, may be
 //! lost, may say *fenced*) that the easy ones keep as well; the formats they share; an
 //! in-memory model with injectable faults; a conformance suite that every store passes.
 //!
-//! Invariant: everything that decides is in [`ops`] (what each operation means) and is the same for
-//! every store.
+//! Invariant: everything that decides is in [`ops`] (the meaning of each operation) and is the same
+//! for every store.
 //!
 //! Not in here: slots, scripts, connections, files, the wheel, sessions. The owner of a partition
 //! never learns how its store files timers.

@@ -16,7 +16,7 @@ pub struct Listing {
     pub limit: u32,
 }
 
-/// What is listed.
+/// The kind of timers in a listing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Listed {
     /// Dead letters that match, oldest first.

@@ -1,4 +1,4 @@
-//! The operations of a partition's owner, and what each one means: one module for each.
+//! The operations of a partition's owner, and the meaning of each: one module for each.
 //!
 //! ## Places
 //!
@@ -9,11 +9,12 @@
 //!
 //! ## Repeats
 //!
-//! Every operation is idempotent, because a lane repeats what may or may not have been applied: a
-//! schedule by its id, cancel and reschedule by their [`RequestId`] (whose answer is kept for
-//! [`REPEAT_HORIZON_MS`] at least), everything else by the place it would move the timer to. A
-//! repeat gives the answer of the first time (of a schedule: the same, as not new; of a cancel that
-//! made a dead letter: too late). What would remove a timer finds it gone the second time.
+//! Every operation is idempotent, because a lane repeats operations that may or may not have been
+//! applied: a schedule by its id, cancel and reschedule by their [`RequestId`] (whose answer is
+//! kept for [`REPEAT_HORIZON_MS`] at least), everything else by the place it would move the timer
+//! to. A repeat gives the answer of the first time (of a schedule: the same, as not new; of a
+//! cancel that made a dead letter: too late). An operation that would remove a timer finds it gone
+//! the second time.
 //!
 //! ## Claims
 //!
@@ -87,7 +88,7 @@ pub struct Batch {
     pub now: Time,
     /// If set, `claimed-until` becomes at least this, before or together with the operations.
     pub claim: Option<Time>,
-    /// What to do.
+    /// The operations, in their order.
     pub ops: Vec<Op>,
 }
 
@@ -107,18 +108,18 @@ macro_rules! operations {
         })*
 
         impl Op {
-            /// All operations, each by its name, with what it is.
+            /// All operations, each by its name, with its properties.
             pub const ALL: [(&'static str, Properties); [$(stringify!($name)),*].len()] =
                 [$((stringify!($name), <$name as Operation>::IS)),*];
 
-            /// What it is, whatever it is about.
+            /// Returns the properties of this kind of operation.
             pub const fn is(&self) -> &'static Properties {
                 match self {
                     $(Self::$name(_) => &<$name as Operation>::IS),*
                 }
             }
 
-            /// What it is about.
+            /// Returns the subject of the operation.
             pub fn subject(&self) -> Subject<'_> {
                 match self {
                     $(Self::$name(op) => op.subject()),*

@@ -1,4 +1,4 @@
-//! Where a timer is, and what is kept of those that are not live any more.
+//! Where a timer is, and the retained state of timers that are not live any more.
 
 use mtimer_types::{Epoch, Time};
 

@@ -26,7 +26,7 @@ use mtimer_types::{Destination, Epoch, Headers, Key, Mode, RetryTiers, Time, Tim
 /// A stored timer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Record {
-    /// What the application wrote (with its present due time).
+    /// The timer as the application wrote it (with its present due time).
     pub timer: Arc<Timer>,
     /// How far its deliveries have come.
     pub progress: Progress,
@@ -39,7 +39,7 @@ pub struct Record {
 pub struct Progress {
     /// Failed attempts, for life.
     pub failed: u32,
-    /// What `failed` was when a replay last gave it a new retry budget.
+    /// The value of `failed` when a replay last gave it a new retry budget.
     pub budget_from: u32,
     /// A cancel came too late: no attempt follows the one under way.
     pub stopped: bool,
@@ -56,7 +56,7 @@ pub struct Progress {
 pub struct RecordError {
     /// Which.
     pub id: TimerId,
-    /// What is wrong.
+    /// The defect.
     pub what: &'static str,
 }
 

@@ -1,5 +1,5 @@
-//! The bytes of what is remembered for the repeat horizon: how timers ended, and the answers to
-//! cancels and reschedules.
+//! The bytes of outcomes that are remembered for the repeat horizon: how timers ended, and the
+//! answers to cancels and reschedules.
 //!
 //! They are the same in every store. An end is one byte ([`Ended`]); an answer is a letter, and the
 //! timer's id (16 bytes) if there is one:

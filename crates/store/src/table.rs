@@ -1,4 +1,4 @@
-//! What operations decide on: rows, where they are, keys and remembered outcomes.
+//! The table that operations decide on: rows, where they are, keys and remembered outcomes.
 //!
 //! Purpose: one implementation of [`crate::ops`] for every store that can read before it writes
 //! (the in-memory model, the embedded store; one that has to be read remotely through a
@@ -27,7 +27,7 @@ pub struct Row {
     pub at: At,
 }
 
-/// A [`Place`] with what the store keeps for it.
+/// A [`Place`] with the data that the store keeps for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum At {
     /// See [`Place::Pending`].
@@ -126,7 +126,7 @@ impl Row {
     }
 }
 
-/// What the decisions read and write: one partition's rows, keys and remembered outcomes.
+/// The data that decisions read and write: one partition's rows, keys and remembered outcomes.
 ///
 /// Writes must be seen by the reads that follow. Every method returns [`Table::Error`] if the store
 /// fails.

@@ -1,9 +1,9 @@
-//! Decisions for a store that must be read remotely: what was read, under what has been decided
+//! Decisions for a store that must be read remotely: the facts read, overlaid by the decisions
 //! since.
 //!
-//! Purpose: such a store reads what the decisions need, tells it to a [`View`], has the view decide
-//! a batch with [`crate::table`], and writes the [`Changes`]. If an operation needs something that
-//! was not read, the view discards the whole attempt and returns what to read.
+//! Purpose: such a store reads the facts that the decisions need, tells them to a [`View`], has the
+//! view decide a batch with [`crate::table`], and writes the [`Changes`]. If an operation needs
+//! something that was not read, the view discards the whole attempt and returns what to read.
 //!
 //! ```text
 //! for op in &ops { read what `first_needs(op)` names and learn it }
@@ -40,12 +40,12 @@ use crate::table::{Context, Row, Table};
 
 /// The highest number of rounds of reading that a batch takes if every key names a stored timer.
 ///
-/// First what [`first_needs`] names; then the keys of these timers and the holders of these keys;
+/// First the needs of [`first_needs`]; then the keys of these timers and the holders of these keys;
 /// then outcomes of timers that an earlier operation of the batch removes. A key that names no
 /// stored timer may take one round more.
 pub const MAX_ROUNDS: usize = 3;
 
-/// What the owner of a partition has read from the store, and what it has decided since.
+/// The facts that the owner of a partition has read from the store, and its decisions since.
 ///
 /// Facts describe the store after everything that this view has decided: once a batch is decided,
 /// write its changes before reading anything else. A fact that the view already has is ignored,
@@ -79,11 +79,11 @@ struct RetainedList {
 pub struct Decided {
     /// One for each operation.
     pub answers: Vec<Answer>,
-    /// What the store is to write.
+    /// The changes that the store is to write.
     pub changes: Changes,
 }
 
-/// A decision needs something that was not read; the view has noted what.
+/// A decision needs something that was not read; the view has noted the need.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Missing;
 
@@ -93,7 +93,7 @@ impl View {
         Self::default()
     }
 
-    /// A view that knows nothing yet of what these operations are about.
+    /// Creates a view that knows nothing yet about the subjects of these operations.
     pub fn of(ops: &[Op]) -> Self {
         let mut view = Self::default();
         view.rows.reserve(ops.len());
@@ -101,7 +101,7 @@ impl View {
         view
     }
 
-    /// Takes in what was read.
+    /// Takes in a fact that was read.
     pub fn learn(&mut self, fact: Fact) {
         match fact {
             Fact::Row(id, row) => self.rows.learn(id, row),
@@ -120,7 +120,7 @@ impl View {
         }
     }
 
-    /// Whether the view has what is named.
+    /// Whether the view has the named fact.
     pub fn knows(&self, need: &Need) -> bool {
         match need {
             Need::Row(id) => self.rows.get(id).is_some(),
@@ -137,16 +137,16 @@ impl View {
     ///
     /// # Errors
     ///
-    /// What has to be read first, each thing once. Nothing is decided then; every need is one that
-    /// the view does not know.
+    /// The facts to be read first, each of them once. Nothing is decided then; every need is one
+    /// that the view does not know.
     pub fn decide(&mut self, ctx: &Context, ops: &[Op]) -> Result<Decided, Vec<Need>> {
         let mut answers = Vec::with_capacity(ops.len());
         let mut adds = false;
         self.departures = Departures::default();
         for op in ops {
             self.stores = false;
-            // On an error the view has noted what is missing. Later operations are still decided,
-            // to collect what they need; whatever they answer is discarded.
+            // On an error the view has noted the missing facts. Later operations are still decided,
+            // to collect their needs; their answers are discarded.
             answers.extend(op.decide(self, ctx).ok());
             adds |= self.stores && op.is().adds;
             self.departures.count(op);
@@ -181,7 +181,7 @@ impl View {
         self.answered.undo();
     }
 
-    /// Makes what was decided part of the facts, and returns what it changes.
+    /// Makes the decisions part of the facts, and returns the changes.
     fn commit(&mut self, adds: bool) -> Changes {
         for of in Retained::ALL {
             let listing = self.retained[of as usize].as_ref().map(|listing| RetainedList {

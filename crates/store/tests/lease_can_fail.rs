@@ -17,11 +17,11 @@ use mtimer_store::{
 };
 use mtimer_types::{PartitionId, Term};
 
-/// What is wrong with the lease.
+/// A flaw of the lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Flaw {
     None,
-    /// Whoever campaigns wins.
+    /// Every campaign wins.
     EverybodyWins,
     /// An earlier run of the holder keeps another one out.
     AddressIgnored,
@@ -29,7 +29,7 @@ enum Flaw {
     RepeatRaisesTerm,
     /// A new holder gets the term of the one before.
     TermStands,
-    /// What a candidate has seen is not looked at.
+    /// The term that a candidate has seen is not looked at.
     SeenIgnored,
     /// Terms of leases are counted apart from those that are raised.
     TermsApart,
@@ -40,19 +40,19 @@ enum Flaw {
     PublishedByAnybody,
     /// Giving up is answered and not done.
     ResignSkipped,
-    /// What was published is not handed to the next winner.
+    /// The published topology is not handed to the next winner.
     PublishedLost,
-    /// Only what is published first is kept.
+    /// Only the first published topology is kept.
     FirstPublishedStays,
     /// Others are not told the holder's term.
     HolderUnknown,
-    /// Whoever looks is told that the lease is free.
+    /// Every look is answered that the lease is free.
     HolderHidden,
     /// Others are told that the lease never runs out.
     RemainingUnknown,
     /// A store that is away is taken for a lease that is lost.
     AwayIsLost,
-    /// Nobody is told what cannot be reached.
+    /// Unreachable partitions are not reported.
     UnreachableHidden,
 }
 
@@ -134,7 +134,7 @@ impl BrokenLease {
         act(&mut self.broken.shared.lock().unwrap())
     }
 
-    /// The caller's lease; with the flaw, whoever's it is.
+    /// The caller's lease; with the flaw, the lease of its present holder.
     fn anybodys(&self, flaw: Flaw, lease: Lease) -> Lease {
         let won = self.shared(|shared| shared.won.clone());
         if self.has(flaw) { won.unwrap_or(lease) } else { lease }

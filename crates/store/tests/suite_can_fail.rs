@@ -21,7 +21,7 @@ use mtimer_store::{
 use mtimer_types::{Epoch, PartitionId, Target, Term, Time, TimerId};
 use tokio::sync::watch;
 
-/// What is wrong with the store.
+/// A flaw of the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Flaw {
     None,
@@ -55,7 +55,7 @@ enum Flaw {
     AssignmentIgnored,
     /// Any epoch is the expected one.
     ExpectedEpochIgnored,
-    /// What is in flight at a release is not kept.
+    /// Deliveries in flight at a release are not kept.
     InFlightLost,
     /// Dead letters have no error.
     ErrorLost,
@@ -180,7 +180,7 @@ impl Store for BrokenStore {
 }
 
 impl BrokenLane {
-    /// The lane that a call goes to, after what was answered and not yet stored.
+    /// The lane that a call goes to, after the batches that were answered and not yet stored.
     fn lane(&self) -> Arc<dyn Lane> {
         let unstored = self.flaw == Flaw::AnsweredBeforeStored;
         for batch in self.unstored.lock().unwrap().drain(..).filter(|_| unstored) {

@@ -136,8 +136,8 @@ fn a_store_that_steps_back_stops_the_clock_and_never_turns_it() {
             let ahead = highest.saturating_sub(truth(s));
             assert!(seen.ahead_us.abs_diff(ahead) <= TRIP, "{seen:?}, {ahead}");
             assert_eq!(matches!(seen.doubt(), Some(Doubt::Ahead(_))), ahead > 250_000, "{seen:?}");
-            // Nothing becomes due that the store's clock has not reached, and what is due already
-            // is due at once.
+            // Nothing becomes due that the store's clock has not reached, and a time that is due
+            // already is due at once.
             assert!(now == highest || now <= truth(s));
             assert_eq!(clock.mono_until(s * S, Time::from_ms(now / 1_000)), 0);
             let next = Time::from_ms((highest / S + 100) * 1_000);
@@ -210,7 +210,7 @@ fn a_slow_answer_is_worth_little() {
     assert_eq!((seen.moved_us, seen.is_step()), (6_900, false));
     // Less than the dead band is left alone.
     assert_eq!(clock.observe(2 * S, at(2 * S, 0), &store_after(2 * S, 120, &[truth(2)])).moved_us, 0);
-    // Slow answers that agree with what is known take only the drift of two crystals from it.
+    // Slow answers that agree with the known bounds take only the drift of two crystals from it.
     for s in 3..=12 {
         let seen = clock.observe(s * S, at(s * S, 0), &store_after(s * S, 400_000, &[truth(s)]));
         assert_eq!(seen.moved_us.unsigned_abs() / (DRIFT_US + 1), 0, "{seen:?}");
@@ -241,7 +241,7 @@ fn readings_from_the_end_of_time_do_no_harm() {
     assert!(clock.now(far) >= Time::MAX);
 }
 
-/// What happens between two rounds.
+/// A change between two rounds.
 #[derive(Clone, Debug)]
 enum Change {
     Nothing,
@@ -329,7 +329,7 @@ impl World {
         named(self.store.iter().zip(&self.heard).map(one))
     }
 
-    /// What the deciding clock shows, if all of the store's are heard.
+    /// The deciding clock's time, if all of the store's are heard.
     fn median(&self) -> Option<u64> {
         if !self.heard.iter().all(|heard| *heard) {
             return None;
@@ -343,8 +343,7 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
-    /// Whatever happens, time that was handed out never steps back, and a waiter is never told to
-    /// wait for it again.
+    /// Time that was handed out never steps back, and a waiter is never told to wait for it again.
     #[test]
     fn handed_out_time_never_steps_back(masters in 0..4_usize, changes in changes(), drift in -150_i64..150) {
         let mut highest = Time::ZERO;
@@ -359,8 +358,8 @@ proptest! {
     }
 
     /// Right after a round in which every clock of the store was heard, the estimate is the median
-    /// of the store's clocks within the round trip: whatever happened before, and however far it
-    /// has to go.
+    /// of the store's clocks within the round trip: after any history, and however far it has to
+    /// go.
     #[test]
     fn one_round_of_readings_is_enough(masters in 1..4_usize, changes in changes(), drift in -150_i64..150) {
         run(masters, &changes, drift, |world, clock, seen| {

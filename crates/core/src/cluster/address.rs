@@ -1,4 +1,4 @@
-//! Whether this broker is reached at its address, and what that means for leading.
+//! Whether this broker is reached at its address, and whether it may therefore lead.
 //!
 //! Purpose: a broker that others cannot reach does not lead them. They could not join it, and the
 //! cluster would serve nobody for as long as it renews its lease.
@@ -13,7 +13,7 @@ pub(super) const DEFER_MS: u64 = 10_000;
 /// gives the lease up.
 pub(super) const LONELY_MS: u64 = 5_000;
 
-/// What is known of this broker's own address.
+/// The state of this broker's own address.
 #[derive(Debug)]
 pub(super) struct OwnAddress {
     state: AddressState,

@@ -1,4 +1,4 @@
-//! What goes into a [`Node`](super::Node) and what comes out.
+//! Inputs and effects of a [`Node`](super::Node).
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use mtimer_protocol::{BrokerLoad, PeerAnswer, PeerRequest, Topology};
 use mtimer_store::{Campaigned, Candidate, Lease, LeaseHolder, StoreError};
 use mtimer_types::{Epoch, PartitionId, Term};
 
-/// What an operator can set, and what a process start decides.
+/// Operator settings, and values fixed at process start.
 #[derive(Clone, Debug)]
 pub struct NodeOptions {
     /// Name of the cluster.
@@ -58,7 +58,7 @@ impl Default for NodeOptions {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PeerId(pub u64);
 
-/// What the shell tells the node. `sent`: when the request left, by the same clock as `now`.
+/// An input from the shell to the node. `sent`: when the request left, by the same clock as `now`.
 #[derive(Debug)]
 pub enum NodeInput {
     /// To [`NodeEffect::Campaign`]; every campaign is answered, if only with an error.
@@ -112,7 +112,7 @@ pub enum NodeInput {
     /// An ownership ended (fenced, ended, handed over), or an acquisition that was asked for is
     /// given up.
     Lost(PartitionId),
-    /// What this broker has to do.
+    /// This broker's load.
     Load(BrokerLoad),
     /// Give everything up gracefully; [`NodeEffect::Left`] follows.
     Stop,
@@ -120,7 +120,7 @@ pub enum NodeInput {
     Tick,
 }
 
-/// What the shell is to do. In order.
+/// An action that the node asks of the shell. The shell carries them out in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NodeEffect {
     /// Campaign for the lease.
@@ -141,8 +141,8 @@ pub enum NodeEffect {
     ToLeader(PeerRequest),
     /// Send on a session of another broker.
     ToPeer(PeerId, PeerAnswer),
-    /// Newer than any before: tell the engine and the clients. What follows from it for this broker
-    /// comes after it.
+    /// Newer than any before: tell the engine and the clients. Its effects on this broker come
+    /// after it.
     Adopt(Arc<Topology>),
     /// Acquire this partition. Comes again with a newer assignment while it is not owned, and after
     /// [`NodeInput::Lost`]; an acquisition under way goes on under the newer one.

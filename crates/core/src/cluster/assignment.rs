@@ -1,4 +1,4 @@
-//! Who is to own what: a pure function of who is there and who had what.
+//! Assigns partitions to members: a pure function of the members present and the former owners.
 //!
 //! Purpose: balance that moves as little as possible.
 //! Invariant: the same members and the same owners before give the same owners after, and these,
@@ -9,7 +9,8 @@ use std::collections::BTreeSet;
 
 use mtimer_types::PartitionId;
 
-/// How willingly a member is given partitions; a worse one gets only what no better one reaches.
+/// How willingly a member is given partitions; a worse one gets only partitions that no better one
+/// reaches.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Standing {
     /// Like everybody.
@@ -30,7 +31,7 @@ pub struct AssignmentCandidate {
     pub weight: u16,
     /// How willingly it is given something.
     pub standing: Standing,
-    /// What it cannot be given, or cannot keep.
+    /// Partitions that it cannot be given, or cannot keep.
     pub unreachable: BTreeSet<PartitionId>,
 }
 
@@ -46,7 +47,7 @@ impl AssignmentCandidate {
 /// `before` has, by partition number, the present owner as an index into `members`; `None`: nobody
 /// who is a member. Among the members of best standing who reach a partition all is balanced by
 /// weight (largest remainder), for equal weights within one; as few partitions move as balance
-/// allows. What nobody reaches stays where it is.
+/// allows. A partition that nobody reaches stays where it is.
 pub fn assign(members: &[AssignmentCandidate], before: &[Option<usize>]) -> Vec<Option<usize>> {
     let mut owners: Vec<_> = before.iter().map(|m| m.filter(|m| *m < members.len())).collect();
     let best: Vec<Option<Standing>> = (0..owners.len())
@@ -66,7 +67,7 @@ pub fn assign(members: &[AssignmentCandidate], before: &[Option<usize>]) -> Vec<
 struct Share<'a> {
     members: &'a [AssignmentCandidate],
     standing: Standing,
-    /// Those who take part: members of the standing who reach anything of it.
+    /// The participants: members of the standing that reach any of its partitions.
     takers: Vec<usize>,
     /// By member: how many partitions it has, those included that nobody reaches.
     held: Vec<usize>,
@@ -114,8 +115,8 @@ impl<'a> Share<'a> {
     /// Gives the homeless a home, then moves from those above their quota to those below, until
     /// nobody can be helped.
     ///
-    /// Ends: with quotas by largest remainder, ties to whoever has more, every move brings the sum
-    /// of squared distances from the exact shares down.
+    /// Ends: with quotas by largest remainder, ties to the member that has more, every move brings
+    /// the sum of squared distances from the exact shares down.
     fn spread(&mut self, partitions: &[usize], owners: &mut [Option<usize>]) {
         self.set_quotas();
         for p in partitions {

@@ -1,4 +1,4 @@
-//! What a node does with each input, and what it does as time passes.
+//! Handles each input of a node, and the passing of time.
 //!
 //! Not in here: winning and losing the lease (`election`).
 
@@ -19,7 +19,8 @@ use super::refusal::{contradiction, is_address};
 
 /// How long a broker that stops waits for a leader, ms.
 const STOP_WAIT_MS: u64 = 2_000;
-/// Least time between heartbeats in a handover, and otherwise when what is owned has changed, ms.
+/// Least time between heartbeats in a handover, and otherwise when the owned partitions have
+/// changed, ms.
 const HURRY_MS: (u64, u64) = (5, 50);
 
 impl Node {
@@ -98,7 +99,7 @@ impl Node {
             return;
         }
         match answer {
-            // What it says to a heartbeat that names the newer term comes behind it.
+            // Its answer to a heartbeat that names the newer term comes behind this one.
             PeerAnswer::Heard { term, .. } | PeerAnswer::NotLeader { term, .. } if term < self.seen => {
                 self.counters.add(ClusterCounter::StaleFrames, 1);
             }
@@ -156,7 +157,7 @@ impl Node {
                 if changed {
                     leadership.touch();
                 }
-                // What it decides because of this heartbeat it answers with, rather than pushes
+                // A decision caused by this heartbeat goes out in the answer, rather than in a push
                 // after it.
                 self.decide(now, Some(peer));
                 let Some(leadership) = &self.leadership else { return };

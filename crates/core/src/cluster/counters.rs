@@ -1,4 +1,4 @@
-//! What has happened to a node, in numbers.
+//! Counters of a node's events.
 
 /// Names in the order of [`ClusterCounter`].
 const NAMES: [&str; 11] = [
@@ -15,7 +15,7 @@ const NAMES: [&str; 11] = [
     "stalls_total",
 ];
 
-/// What is counted of elections and membership.
+/// Events of elections and membership that are counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub(super) enum ClusterCounter {

@@ -1,7 +1,7 @@
-//! Winning and losing the lease: what a node does with the store's answers about it, and with terms
+//! Winning and losing the lease: how a node handles the store's answers about it, and the terms
 //! that it hears of.
 //!
-//! Not in here: when the store is asked (`lease`), what a leader decides (`leader`), whether a
+//! Not in here: when the store is asked (`lease`), a leader's decisions (`leader`), whether a
 //! broker that nobody reaches may lead (`address`).
 
 use std::sync::Arc;
@@ -63,7 +63,8 @@ impl Node {
         }
     }
 
-    /// What a broker does that is not to lead: it finds the leader all the same.
+    /// Handles the answer to a look at the lease: a broker that is not to lead finds the leader all
+    /// the same.
     pub(super) fn looked(&mut self, now: u64, sent: u64, answer: Result<Option<LeaseHolder>, StoreError>) {
         self.keeper.answered(sent);
         match answer {

@@ -3,11 +3,11 @@
 //! Purpose: to know whether a leader is there and hears this broker.
 //! Invariant: only an answer to a heartbeat of this link shows that both directions work; a push
 //! does not.
-//! Not in here: what is in the answers, when to campaign.
+//! Not in here: the content of the answers, when to campaign.
 
 use mtimer_types::Term;
 
-/// What the link asks for as time passes.
+/// An action that the link asks for as time passes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Due {
     /// A heartbeat with this number, saying that this one was heard.
@@ -49,7 +49,7 @@ impl LeaderLink {
         Self { heartbeat_ms, silence_ms, state: LinkState::Down }
     }
 
-    /// Whom it goes or is to go to.
+    /// The address that it goes or is to go to.
     pub(super) fn to(&self) -> Option<&str> {
         match &self.state {
             LinkState::Down => None,

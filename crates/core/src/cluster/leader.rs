@@ -1,4 +1,5 @@
-//! One leadership: learns who is there and who has what, then decides, again and again.
+//! One leadership: learns which brokers are there and which partitions they have, then decides,
+//! again and again.
 //!
 //! Purpose: from members to topologies, each published and pushed.
 //! Invariant: versions rise within the term; nothing is decided before the brokers of the last
@@ -21,7 +22,7 @@ const CONNECT_MS: u64 = 100;
 /// How long after a failure it is published again, ms.
 const PUBLISH_AGAIN_MS: u64 = 200;
 
-/// What is known of the time before a leadership.
+/// The known state from before a leadership.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Past<'a> {
     /// The last topology of the cluster.
@@ -40,7 +41,7 @@ pub(super) struct Leadership {
     pub(super) members: Members,
     /// Who is to be heard before the first decision, and until when; `None`: decided.
     awaited: Option<BTreeMap<String, u64>>,
-    /// By partition: the address of whom it is assigned to.
+    /// By partition: the address of the broker that it is assigned to.
     owners: Vec<Option<String>>,
     current: Option<Arc<Topology>>,
     /// The last version under this term.
@@ -70,8 +71,8 @@ impl Leadership {
         let owner = |p: u16| published.and_then(|t| t.owner(mtimer_types::PartitionId(p))).map(str::to_owned);
         let owners: Vec<_> = (0..options.partitions).map(owner).collect();
         let wait = |address: &String| {
-            // Who did not renew is most likely dead. One whom the store kept from it is alive, and
-            // comes like everybody.
+            // A leader that did not renew is most likely dead. One that the store kept from
+            // renewing is alive, and comes like all others.
             let brief = options.heartbeat_ms + CONNECT_MS;
             let dead = silent == Some(address);
             now + if dead { brief.min(options.member_timeout_ms) } else { options.member_timeout_ms }
@@ -140,8 +141,8 @@ impl Leadership {
         Some((topology, moved))
     }
 
-    /// What the members own by their own word goes before what was published; of several the
-    /// highest epoch.
+    /// Ownership by the members' own word goes before the published one; of several the highest
+    /// epoch.
     fn learn(&mut self) {
         let mut best: BTreeMap<u16, (Epoch, String)> = BTreeMap::new();
         for (address, m) in self.members.iter() {
@@ -194,7 +195,7 @@ impl Leadership {
         Topology { term: self.lease.term, version: 0, leader: self.options.address.clone(), brokers, owners }
     }
 
-    /// What is to be published now, if anything: one at a time, so that none overtakes another.
+    /// The topology to be published now, if any: one at a time, so that none overtakes another.
     pub(super) fn publish(&mut self, now: u64) -> Option<Topology> {
         let t = self.current.as_ref()?;
         if t.version <= self.published || self.publishing.is_some() || self.publish_at > now {

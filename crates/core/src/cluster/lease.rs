@@ -4,7 +4,7 @@
 //! Invariant: the deadline counts from before the request left, by the own monotonic clock
 //! (suspensions included), less a margin for clocks that differ in rate: a leader that keeps
 //! to it has stopped before the store can have given the lease to another.
-//! Not in here: what a leader does, who is connected to whom.
+//! Not in here: a leader's actions, the connections between brokers.
 
 use mtimer_store::{Candidate, Lease};
 use mtimer_types::Term;
@@ -22,7 +22,7 @@ const SPREAD_MS: u64 = 50;
 /// Least time between any two campaigns, ms.
 const FLOOR_MS: u64 = 20;
 
-/// What is to be asked of the store.
+/// A request for the store.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Ask {
     Campaign(Candidate),
@@ -104,7 +104,7 @@ impl Keeper {
         sent + self.ttl_ms.saturating_sub(margin)
     }
 
-    /// What is due, if anything; counts as sent. A term that is won is to be above `seen`.
+    /// The request that is due, if any; counts as sent. A term that is won is to be above `seen`.
     pub(super) fn due(&mut self, now: u64, seen: Term) -> Option<Ask> {
         match &mut self.state {
             KeeperState::Seeking { at } => {
@@ -127,7 +127,7 @@ impl Keeper {
         }
     }
 
-    /// A campaign was answered, in whatever way; `false`: the answer says nothing any more.
+    /// Notes any answer to a campaign; `false`: the answer says nothing any more.
     pub(super) fn answered(&mut self, sent: u64) -> bool {
         if self.asked.is_none_or(|asked| sent >= asked) {
             self.asking = false;

@@ -2,7 +2,7 @@
 //!
 //! Purpose: a broker is lost that one topology names and the next one does not, unless it was being
 //! emptied and had nothing left to own. The last topology of the store counts too, so a broker that
-//! leads after others have died knows whom they were.
+//! leads after others have died knows which they were.
 //! Invariant: a broker that is back is not lost; after [`REMEMBERED_MS`] none is.
 //! Not in here: when a broker counts as dead (`members`).
 

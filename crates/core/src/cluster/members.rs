@@ -1,10 +1,10 @@
-//! The leader's picture of the brokers: who is there, since when, what each reaches, who comes and
-//! goes too often.
+//! The leader's picture of the brokers: which are there, since when, which partitions each reaches,
+//! and which come and go too often.
 //!
 //! Purpose: from heartbeats, closed sessions and silence to members with a standing.
-//! Invariant: what counts is what the leader has heard in its own term; an address has one
+//! Invariant: only heartbeats that the leader has heard in its own term count; an address has one
 //! incarnation at a time.
-//! Not in here: who is given what, what is published.
+//! Not in here: the assignment of partitions, the published topology.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -25,7 +25,7 @@ const HOLD_MS: (u64, u64) = (2_000, 60_000);
 /// Heartbeats answered and not known to have been heard: more need not be remembered.
 const MAX_UNHEARD: usize = 64;
 
-/// What a heartbeat means to the leader.
+/// The effect of a heartbeat on the leader's picture.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum HeartbeatOutcome {
     /// It contradicts the cluster.
@@ -57,7 +57,7 @@ pub(super) struct Member {
     load: BrokerLoad,
 }
 
-/// What a member cannot reach, and what it could not until a moment ago.
+/// Partitions that a member cannot reach, and those that it could not until a moment ago.
 #[derive(Debug, Default)]
 struct Reach {
     /// Since when it is listed.
@@ -115,7 +115,7 @@ impl Members {
         self.map.contains_key(address)
     }
 
-    /// The sessions of those who are to be told things.
+    /// The sessions of the members that are to be told things.
     pub(super) fn sessions(&self) -> impl Iterator<Item = PeerId> {
         self.map.values().filter_map(|m| m.session)
     }
@@ -200,8 +200,7 @@ impl Members {
         {
             self.died(now, &beat.address, m.joined);
         }
-        // Without a topology it has just begun: whatever mark there is was meant for an earlier
-        // incarnation.
+        // Without a topology it has just begun: any mark was meant for an earlier incarnation.
         if before.is_some() || beat.topology.1 == 0 {
             self.drained.remove(&beat.address);
         }
@@ -279,7 +278,7 @@ impl Members {
         self.flaps.get(address).map_or(0, |f| f.held_until)
     }
 
-    /// What a member is to the assignment. `owner`: by partition, an address.
+    /// Describes a member for the assignment. `owner`: by partition, an address.
     pub(super) fn candidate(
         &self,
         now: u64,

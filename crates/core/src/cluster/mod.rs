@@ -1,13 +1,13 @@
 //! The cluster as one broker takes part in it: always a member, the leader while it holds the
 //! lease.
 //!
-//! Purpose: who leads, who is there, who is to own what; and what follows from that for this
-//! broker. A pure state machine: answers of the store, frames of other brokers and the partitions
-//! that the shell owns go in through [`Node::handle`], [`NodeEffect`]s come out. `lease` decides
-//! when to campaign and how long a win counts, `address` whether this broker is reached well enough
-//! for that, `follow` watches the link to the leader, `own` compares the topology with what is
-//! owned; while this broker leads, `leader` decides with the picture in `members` and the pure
-//! function in `assignment`.
+//! Purpose: who leads, which brokers are there, which partitions each is to own; and the effects on
+//! this broker. A pure state machine: answers of the store, frames of other brokers and the
+//! partitions that the shell owns go in through [`Node::handle`], [`NodeEffect`]s come out. `lease`
+//! decides when to campaign and how long a win counts, `address` whether this broker is reached
+//! well enough for that, `follow` watches the link to the leader, `own` compares the topology with
+//! the owned partitions; while this broker leads, `leader` decides with the picture in `members`
+//! and the pure function in `assignment`.
 //!
 //! Invariants: at most one node acts as leader at any time, by lease and monotonic clock; terms and
 //! topologies never go back; owners go on while there is no leader. All of it is advice: the truth
@@ -50,7 +50,7 @@ use crate::api::Now;
 const UNREACHED_LEADER_MS: u64 = 5_000;
 
 impl Node {
-    /// Takes one input, and does what is due by now; `now` never steps back.
+    /// Takes one input, and does the work that is due by now; `now` never steps back.
     pub fn handle(&mut self, now: Now, input: NodeInput) {
         if self.refused {
             return;
@@ -62,7 +62,7 @@ impl Node {
         self.advance(now);
     }
 
-    /// What has come out of the inputs so far.
+    /// Takes the effects of the inputs so far.
     pub fn effects(&mut self) -> Vec<NodeEffect> {
         std::mem::take(&mut self.out)
     }
@@ -107,7 +107,7 @@ impl Node {
         self.leadership.as_ref().map(|r| r.lease.clone())
     }
 
-    /// Names and numbers of what has happened since the start.
+    /// Names and values of the counters since the start.
     pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.counters.iter()
     }

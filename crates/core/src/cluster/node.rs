@@ -112,7 +112,7 @@ impl Node {
         self.keeper.deadline().is_some_and(|deadline| now < deadline)
     }
 
-    /// Whether it campaigns, or renews what it has: not after it has left.
+    /// Whether it campaigns, or renews the lease that it has: not after it has left.
     pub(super) fn wants_lease(&self) -> bool {
         !self.left || self.leadership.is_some()
     }

@@ -1,7 +1,8 @@
-//! What this broker owns, is to own and is to give up, by the newest topology it has.
+//! The partitions that this broker owns, is to own and is to give up, by the newest topology it
+//! has.
 //!
-//! Purpose: the difference between the topology and what the shell owns, told to the shell once
-//! each.
+//! Purpose: the differences between the topology and the partitions that the shell owns, told to
+//! the shell once each.
 //! Invariant: a partition is given up only if the topology names another owner, not if it names
 //! none.
 //! Not in here: acquiring, releasing; who decided the topology.
@@ -16,7 +17,7 @@ const AGAIN_MS: (u64, u64) = (250, 5_000);
 /// Ownership that lasts this long, ms, ends the count of failures before it.
 const SETTLED_MS: u64 = 10_000;
 
-/// What the shell is to do about one partition.
+/// An action for the shell on one partition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum OwnershipChange {
     Own(PartitionId),
@@ -77,7 +78,7 @@ impl Holdings {
         all.filter_map(|p| self.compare(now, topology, me, stopping, p)).collect()
     }
 
-    /// Stop: what is being acquired is not wanted any more.
+    /// Stops: partitions that are being acquired are not wanted any more.
     pub(super) fn stop(&mut self) -> Vec<OwnershipChange> {
         let open =
             self.attempts.iter().filter(|(_, a)| a.open).map(|(p, _)| OwnershipChange::Disown(*p)).collect();
@@ -150,7 +151,7 @@ impl Holdings {
         }
     }
 
-    /// What is to be asked for again by now.
+    /// The changes that are to be asked for again by now.
     pub(super) fn due(&mut self, now: u64) -> Vec<OwnershipChange> {
         let due = |a: &AcquisitionAttempt| a.again.is_some_and(|at| at <= now);
         let partitions: Vec<_> = self.attempts.iter().filter(|(_, a)| due(a)).map(|(p, _)| *p).collect();

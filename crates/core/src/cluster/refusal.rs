@@ -18,7 +18,7 @@ pub fn is_address(text: &str) -> bool {
     plain && one_colon && port_ok && text.len() <= MAX_ADDRESS_BYTES
 }
 
-/// What a heartbeat contradicts, if anything.
+/// Returns the contradiction between a heartbeat and the leader's own options, if any.
 pub(super) fn contradiction(own: &NodeOptions, beat: &Heartbeat) -> Option<String> {
     let (who, leader) = (shown(&beat.address), &own.address);
     if beat.cluster != own.cluster {

@@ -1,8 +1,8 @@
 //! A leader that this broker cannot reach: for how long, and why.
 //!
-//! Purpose: to tell people what keeps a broker out of its cluster.
-//! Not in here: what is done about it; another connection is tried for as long as the lease names
-//! that leader.
+//! Purpose: to tell people why a broker stays out of its cluster.
+//! Not in here: the reaction to it; another connection is tried for as long as the lease names that
+//! leader.
 
 /// The leader that was not reached when it was last tried.
 #[derive(Debug, Default)]

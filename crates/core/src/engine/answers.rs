@@ -1,4 +1,4 @@
-//! Answers of the store, matched with calls by their order, and what follows from each.
+//! Answers of the store: each is matched with its call by the order, and then applied.
 
 use mtimer_protocol::ops::{self as asked, PurgeReply};
 use mtimer_protocol::{ErrorCode, OpReply, RequestOp};
@@ -128,7 +128,7 @@ impl Engine {
         }
     }
 
-    /// Has memory agree with what the store has done for a client, and tells the client.
+    /// Updates memory with the store's answer to a client's operation, and replies to the client.
     fn asked_applied(&mut self, now: Now, at: PartitionId, asked: Asked, answer: Answer) {
         let reply: OpReply = match (&asked.op, answer) {
             (RequestOp::Schedule(asked::Schedule { timer, .. }), Answer::Schedule(answer)) => {

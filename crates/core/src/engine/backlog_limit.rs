@@ -3,11 +3,11 @@
 use super::flow::Condition;
 use super::pressure::Pressure;
 
-/// A destination that makes progress while memory is full keeps about two seconds' worth: so many
-/// times what it takes in 250 ms.
+/// A destination that makes progress while memory is full keeps about two seconds' worth of timers:
+/// this many times its intake in 250 ms.
 const FULL_FACTOR: u64 = 8;
 
-/// What may wait for a destination's credit in memory.
+/// Limit on the timers that wait in memory for a destination's credit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum BacklogLimit {
     /// Everything.
@@ -16,8 +16,8 @@ pub(super) enum BacklogLimit {
     AfterDelay(u64),
     /// So many. Those beyond are parked at once.
     AtMost(u64),
-    /// Nothing new: it is parked when it comes due. What waits already is parked once it has waited
-    /// for the park delay.
+    /// Nothing new: a timer is parked when it comes due. Timers that wait already are parked once
+    /// they have waited for the park delay.
     NoMore,
 }
 

@@ -1,7 +1,7 @@
-//! Group commit: what goes to the store in one batch, and when.
+//! Group commit: which operations go to the store in one batch, and when.
 //!
-//! What is queued for a partition goes at the end of the turn, in one batch; while a batch is under
-//! way the next gathers. A batch carries a claim if one is wanted.
+//! Operations queued for a partition go at the end of the turn, in one batch; while a batch is
+//! under way the next gathers. A batch carries a claim if one is wanted.
 //! Not in here: the order in the queue (`queue`), answers (`answers`).
 
 use mtimer_protocol::OpReply;
@@ -48,16 +48,16 @@ struct BatchSize {
     bytes: u64,
 }
 
-/// What a partition does in this turn.
+/// Whether a partition sends a batch in this turn.
 enum NextBatch {
-    /// It sends what is queued, with this claim.
+    /// It sends the queued operations, with this claim.
     Send { claim: Option<Time> },
     /// It has nothing to send before this time, monotonic ms.
     Wait { until: Option<u64> },
 }
 
 impl Engine {
-    /// Makes batches of what is queued, each with a claim if one is wanted.
+    /// Makes batches of the queued operations, each with a claim if one is wanted.
     pub(super) fn commit(&mut self, now: Now) {
         let mut flush = self.deferral.begin_turn(now);
         flush.acknowledgements |= self.phase != EnginePhase::Running;
@@ -65,7 +65,7 @@ impl Engine {
             return;
         }
         self.decline_waiting(now);
-        // What waited for an operation of the same key has its turn when that is answered.
+        // An operation that waited for another of the same key has its turn when that is answered.
         loop {
             let overtaken = self.make_batches(now, flush);
             if overtaken.is_empty() {
@@ -91,7 +91,7 @@ impl Engine {
         }
     }
 
-    /// Returns what was overtaken, or has become too old, while it waited.
+    /// Returns the operations that were overtaken, or became too old, while they waited.
     fn make_batches(&mut self, now: Now, flush: Flush) -> Vec<AnsweredHere> {
         let size = self.batch_size();
         let mut overtaken = Vec::new();
@@ -121,9 +121,9 @@ impl Engine {
     }
 
     /// Sends the acknowledgements of a partition that may wait for others, with all that would go
-    /// in a batch with them, so that what is asked of the store next finds them done.
-    /// Acknowledgements beyond the batch's size, or that arrive while another batch is under way,
-    /// stay queued. Called when the turn ends, see [`Engine::take_back`].
+    /// in a batch with them, so that the next calls of the store find them done. Acknowledgements
+    /// beyond the batch's size, or that arrive while another batch is under way, stay queued.
+    /// Called when the turn ends, see [`Engine::take_back`].
     pub(super) fn flush_deferred(&mut self, now: Now, at: PartitionId) {
         let size = self.batch_size();
         let mut overtaken = Vec::new();
@@ -151,8 +151,8 @@ impl Engine {
         self.answer_overtaken(overtaken);
     }
 
-    /// However many are scheduled overdue at once, what is on its way to the store and what is on
-    /// its way to the park take a part of the memory budget only.
+    /// Bounds the operations on their way to the store and to the park to a part of the memory
+    /// budget, however many overdue timers are scheduled at once.
     fn batch_size(&self) -> BatchSize {
         let owned = self.partitions.owned().max(1) as u64;
         let bytes = self.options.memory_bytes / (16 * owned);
@@ -167,8 +167,8 @@ impl Engine {
 }
 
 impl OwnedPartition {
-    /// Decides whether a batch goes now. What is queued goes at once, unless all of it may wait;
-    /// then it goes at its deadline, with a claim that goes, or when a batch is full.
+    /// Decides whether a batch goes now. Queued operations go at once, unless all of them may wait;
+    /// then they go at their deadline, with a claim that goes, or when a batch is full.
     fn next_batch(&mut self, now: Now, flush: Flush, size: BatchSize) -> NextBatch {
         let defers = self.queue.may_wait()
             && !flush.acknowledgements
@@ -187,8 +187,8 @@ impl OwnedPartition {
 
     /// Takes the operations of the next batch, completed ([`Self::complete`]). Two kinds go to
     /// `overtaken` instead, with their answers: a schedule that must not be asked of the store any
-    /// more ([`Self::known`]), and what a client first sent longer ago than outcomes are kept, since
-    /// it may be a repeat whose outcome is forgotten.
+    /// more ([`Self::known`]), and an operation that a client first sent longer ago than outcomes
+    /// are kept, since it may be a repeat whose outcome is forgotten.
     fn take_batch(
         &mut self,
         now: Now,

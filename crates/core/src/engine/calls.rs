@@ -107,7 +107,7 @@ impl Calls {
         self.open.iter().any(OpenCall::carries_claim)
     }
 
-    /// Whether what earlier ownerships have taken is still being read.
+    /// Whether the timers that earlier ownerships have taken are still being read.
     pub(super) fn is_reading_taken(&self) -> bool {
         self.open.iter().any(|call| matches!(call, OpenCall::Taken))
     }

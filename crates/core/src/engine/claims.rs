@@ -1,5 +1,5 @@
-//! The claims of one partition: what the store knows to be possibly sent, and when it last
-//! confirmed the ownership.
+//! The claims of one partition: up to which time the store counts timers as possibly sent, and when
+//! it last confirmed the ownership.
 //!
 //! Invariants: `claimed` is stored and only rises, `asked` is never less. It falls only when a
 //! claim is stored that replicas have not confirmed: then it is asked for again.
@@ -16,7 +16,8 @@ use crate::api::Now;
 /// [`DEFER_MS`] with another write.
 const CLAIM_LEAD_MS: u64 = 20;
 /// How far a claim reaches ahead, ms, beyond that time: under a steady load it lasts until the next
-/// acknowledgements take the next claim along. A crash may redeliver what fires within it.
+/// acknowledgements take the next claim along. A crash may redeliver the timers that fire within
+/// it.
 const CLAIM_SPAN_MS: u64 = CLAIM_LEAD_MS + DEFER_MS + TICK_MS;
 /// The highest value of [`Claims::lag`], ms.
 const MAX_LAG_MS: u64 = 250;
@@ -33,8 +34,7 @@ pub(super) struct Claims {
     asked: Time,
     /// The beginning of the latest write that the store has accepted, monotonic ms.
     confirmed_at: Option<u64>,
-    /// How long it takes until the store has answered what is asked for, by the slowest batch
-    /// lately, ms.
+    /// How long the store takes to answer a call, by the slowest recent batch, ms.
     lag: u64,
 }
 
@@ -78,7 +78,7 @@ impl Claims {
 
     /// A batch was answered that was begun at `begun`, monotonic ms.
     pub(super) fn note_lag(&mut self, begun: u64, mono_ms: u64) {
-        // What is asked for while a batch is under way has to wait for that one first.
+        // A call made while a batch is under way has to wait for that one first.
         let took = mono_ms.saturating_sub(begun).saturating_mul(2).min(MAX_LAG_MS);
         // A slow answer is reckoned with at once, and forgotten over some twenty quick ones.
         self.lag = took.max(self.lag - self.lag.div_ceil(8));
@@ -95,7 +95,7 @@ impl Claims {
     }
 
     /// The claim that a call begun now should carry, if any: up to [`Self::span`] ahead, if
-    /// something fires soon (or within `ahead` ms beyond that) and what was asked for does not
+    /// something fires soon (or within `ahead` ms beyond that) and the claim asked for does not
     /// reach that far, or if the fence is getting old. `is_due`: timers whose time has come wait.
     /// `claim_out`: a call that carries a claim is under way.
     pub(super) fn wanted(

@@ -1,6 +1,6 @@
 //! May this timer be sent now? The one place that answers, at every stage of a timer's way.
 //!
-//! What is asked, in this order, and what follows where the answer is no:
+//! The questions in their order, and the consequence where the answer is no:
 //!
 //! | question | due | offered | taken | outgoing |
 //! |---|---|---|---|---|
@@ -14,13 +14,14 @@
 //! | Does a stored claim cover it? | wait | wait | | |
 //! | May another one wait for its destination? | park | | | |
 //!
-//! An edit goes before the deadline: it was asked for first. A late acknowledgement holds only what
-//! would otherwise be sent a second time: a stream of them must not keep an at-least-once timer
-//! from being sent. What is taken needs no claim, since the take is one, and is sent also from a
-//! partition that is being given up, since the next owner could not; what is outgoing has left
-//! before later edits. What may not go out any more is decided on as taken.
+//! An edit goes before the deadline: it was asked for first. A late acknowledgement holds only a
+//! timer that would otherwise be sent a second time: a stream of them must not keep an
+//! at-least-once timer from being sent. A taken timer needs no claim, since the take is one. It is
+//! sent also from a partition that is being given up, since the next owner could not send it. An
+//! outgoing timer has left before later edits. One that may not go out any more is decided on as
+//! taken.
 //!
-//! Not in here: what the facts are made of, and what each answer does to the timer.
+//! Not in here: where the facts come from, and the effect of each answer on the timer.
 
 /// Where on its way a timer is asked about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,7 +36,7 @@ pub(super) enum Stage {
     Outgoing,
 }
 
-/// What becomes of it.
+/// The decision on a timer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Clearance {
     /// It may be sent; one that is due goes to its destination's queue.
@@ -52,7 +53,7 @@ pub(super) enum Clearance {
     Park,
 }
 
-/// What is known of a timer; asked only where it matters.
+/// The facts about a timer, each looked up only where it matters.
 pub(super) trait Facts {
     /// The broker runs, and the store has accepted a write of this owner lately.
     fn is_able(&self) -> bool;

@@ -1,5 +1,5 @@
-//! What is asked about the whole broker: `Status` and `Broker` by clients, and what the store holds
-//! by the shell, for metrics.
+//! Questions about the whole broker: `Status` and `Broker` by clients, and the contents of the
+//! store by the shell, for metrics.
 //!
 //! Purpose: counts all partitions once for everybody who has asked by then. A count for metrics
 //! alone does not look at timers in memory, of which there may be very many.
@@ -120,7 +120,7 @@ impl Engine {
     }
 }
 
-/// What the store holds of all partitions, as far as is known.
+/// The stored timers of all partitions, as far as their counts are known.
 struct StoredSum {
     census: Census,
     /// Partitions of which nothing is known: they are not in `census`.
@@ -164,7 +164,7 @@ impl StoredSum {
 }
 
 impl OwnedPartition {
-    /// What memory knows of it without a look at its timers.
+    /// Describes the partition without a look at its timers in memory.
     fn outline(&self) -> PartitionView {
         PartitionView {
             partition: self.id(),
@@ -175,7 +175,7 @@ impl OwnedPartition {
         }
     }
 
-    /// What memory knows of it.
+    /// Describes the partition, with its timers in memory.
     fn view(&self) -> PartitionView {
         let mut view = self.outline();
         for (_, entry) in self.table.iter() {

@@ -1,10 +1,10 @@
 //! The counting of partitions: who has asked for it, and how far it is.
 //!
 //! Invariants: one count is under way at a time, of at most [`PARTITIONS_AT_ONCE`] partitions at
-//! the same time; an answer counts what was stored when its question came, because who asks during
-//! a count waits for the next; counting takes about a tenth of the time, however much is asked. A
-//! store that does not answer holds nobody up: of its partitions the last count is told, and its
-//! age.
+//! the same time; an answer counts the timers stored when its question came, because a question
+//! during a count waits for the next; counting takes about a tenth of the time, however much is
+//! asked. A store that does not answer holds nobody up: of its partitions the last count is told,
+//! and its age.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -24,7 +24,7 @@ const SILENT_MS: u64 = 2_000;
 /// The pause after a count, in relation to its duration.
 const PAUSE_FACTOR: u64 = 9;
 
-/// Who asks, and what for.
+/// A question, and the session that asks it.
 #[derive(Debug)]
 pub(super) struct Asker {
     pub(super) session: SessionId,
@@ -32,7 +32,7 @@ pub(super) struct Asker {
     pub(super) about: About,
 }
 
-/// What is to be told of a count.
+/// The part of a count that an asker wants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum About {
     /// The sums over all partitions.
@@ -63,7 +63,7 @@ pub(super) struct Counting {
 #[derive(Debug)]
 pub(super) struct CountingRun {
     pub(super) askers: Vec<Asker>,
-    /// Whether the shell has asked what the store holds.
+    /// Whether the shell has asked for the contents of the store.
     pub(super) wants_stored: bool,
     began: u64,
     /// When a partition has answered last, monotonic ms; when none has, the beginning.
@@ -85,7 +85,7 @@ pub(super) struct CountedPartition {
     pub(super) view: PartitionView,
     /// `None`: the partition cannot be reached.
     pub(super) census: Option<Census>,
-    /// Then what it had at the last count, if there was one, and how old that is, ms.
+    /// Then its last count, if there was one, and the age of that, ms.
     pub(super) earlier: Option<(Census, u64)>,
 }
 
@@ -108,7 +108,7 @@ impl Counting {
         !self.waiting.is_empty() || self.wants_stored
     }
 
-    /// Tells the shell what the store holds, after the next count.
+    /// Tells the shell the contents of the store, after the next count.
     pub(super) fn want_stored(&mut self) {
         self.wants_stored = true;
     }
@@ -162,9 +162,9 @@ impl Counting {
         count.left.pop_front()
     }
 
-    /// Takes up what memory knows of a partition. Returns the number of the count, which the answer
-    /// has to name, if the store is to be asked: if the partition is reachable, and the store was
-    /// not given up.
+    /// Adds a partition's view from memory to the count. Returns the number of the count, which the
+    /// answer has to name, if the store is to be asked: if the partition is reachable, and the
+    /// store was not given up.
     pub(super) fn add(&mut self, mut view: PartitionView) -> Option<u64> {
         let count = self.current.as_mut()?;
         view.reachable &= !count.is_given_up;
@@ -180,13 +180,13 @@ impl Counting {
         self.answered(self.number, at, None);
     }
 
-    /// Takes what the store has of one partition; `None`: it cannot be reached any more.
+    /// Adds the store's census of one partition; `None`: the partition cannot be reached any more.
     pub(super) fn answered(&mut self, number: u64, at: PartitionId, census: Option<Census>) {
         if number == self.number
             && let Some(count) = &mut self.current
             && count.asked.contains(&at)
         {
-            // What is found away, one partition after the other, is no sign of the store.
+            // Partitions found away, one after the other, are no sign of the store.
             count.is_heard |= census.is_some();
             count.note(at, census);
             if let Some(census) = census {

@@ -17,7 +17,7 @@ struct SessionShare {
     joined: u64,
     members: Vec<MemberRef>,
     load: Load,
-    /// It takes nothing for now, whatever its credit.
+    /// It takes no deliveries for now, even with credit.
     is_full: bool,
 }
 
@@ -72,7 +72,7 @@ impl DestinationCredit {
         }
     }
 
-    /// A session takes nothing for now, whatever its credit, or takes deliveries again.
+    /// Notes that a session takes no deliveries for now, even with credit, or takes them again.
     pub(super) fn set_full(&mut self, session: SessionId, is_full: bool) {
         self.update(session, |share| share.is_full = is_full);
     }
@@ -130,7 +130,7 @@ mod tests {
         Load { credit, outstanding, free: credit.saturating_sub(outstanding) }
     }
 
-    /// What each registration has: session and load. The sessions, in the order of joining.
+    /// The session and load of each registration. The sessions, in the order of joining.
     #[derive(Default)]
     struct Model {
         registrations: Vec<(SessionId, MemberRef, Load)>,

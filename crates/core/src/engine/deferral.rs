@@ -1,9 +1,9 @@
 //! When work that can wait goes to the store: acknowledgements whose credit nobody waits for, and
 //! claims.
 //!
-//! A write costs the store about the same whatever its size, and waking the store costs as much as
-//! one write. So such work waits for other work of its partition, and goes without it when its
-//! time has come, together with that of other partitions.
+//! A write costs the store about the same at any size, and waking the store costs as much as one
+//! write. So such work waits for other work of its partition, and goes without it when its time has
+//! come, together with that of other partitions.
 //! Not in here: which work can wait (`settle`), what else a batch carries (`batches`).
 
 use mtimer_types::{PartitionId, Time};
@@ -13,8 +13,8 @@ use crate::api::Now;
 /// Work that can wait is batched across partitions at multiples of this, ms.
 pub(super) const TICK_MS: u64 = 10;
 /// How long an acknowledgement may wait for others of its partition, or for a claim, ms: see
-/// `lateness` of a mixed load in docs/performance-notes.md. A crash may redeliver what waits.
-/// Partitions take turns at the ticks.
+/// `lateness` of a mixed load in docs/performance-notes.md. A crash may redeliver timers whose
+/// acknowledgement waits. Partitions take turns at the ticks.
 pub(super) const DEFER_MS: u64 = 40;
 
 /// When one partition sends the acknowledgements that wait there. Set while some wait.
@@ -30,7 +30,7 @@ impl FlushTime {
         *self.0.get_or_insert(now.mono_ms + wait)
     }
 
-    /// What waited has gone.
+    /// The waiting work has gone.
     pub(super) fn clear(&mut self) {
         self.0 = None;
     }
@@ -45,7 +45,7 @@ pub(super) struct Flush {
     pub(super) acknowledgements: bool,
 }
 
-/// What all partitions of a broker have in common.
+/// The deferral state that all partitions of a broker share.
 #[derive(Debug, Default)]
 pub(super) struct Deferral {
     /// The latest tick, in multiples of [`TICK_MS`] of the cluster clock.
@@ -86,7 +86,8 @@ impl Deferral {
     }
 }
 
-/// When what must go to the store by `at` is to go: with others if it can.
+/// The flush time of work that must go to the store by `at`: the last shared tick up to it, if that
+/// is ahead.
 pub(super) fn together_by(now: Time, at: Time) -> Time {
     let shared = at - at.as_ms() % TICK_MS;
     if shared > now { shared } else { at }

@@ -20,7 +20,7 @@ const FRAME_DELIVERIES: usize = 500;
 const FRAME_BYTES: usize = 1024 * 1024;
 
 impl Engine {
-    /// Takes from the wheels what has come due, and passes on what is covered by a claim.
+    /// Takes the due timers from the wheels, and passes on those that a claim covers.
     pub(super) fn collect_due(&mut self, now: Now) {
         for at in self.partitions.ids() {
             let Some(p) = self.partitions.get_mut(at) else { continue };
@@ -33,7 +33,7 @@ impl Engine {
                 && let Some((fire, ids)) = p.table.take_due(now.time)
             {
                 // Of many timers of one millisecond each is evicted from the CPU cache before all
-                // have been looked at: what there is to do is done at the first look.
+                // have been looked at: all work on a timer is done at the first look.
                 for id in ids {
                     if able {
                         self.make_ready(now, id, Some(fire));
@@ -78,7 +78,7 @@ impl Engine {
         self.facts(now, id).map_or(Clearance::AwaitClaim, |facts| clearance(stage, &facts))
     }
 
-    /// What is known of a timer, if it is in memory.
+    /// The facts about a timer, if it is in memory.
     fn facts(&self, now: Now, id: TimerId) -> Option<TimerFacts<'_>> {
         let partition = self.partitions.get(id.partition())?;
         Some(TimerFacts { engine: self, partition, entry: partition.table.get(id)?, now })
@@ -90,8 +90,8 @@ impl Engine {
         self.partition(id.partition()).into_iter().for_each(|p| p.push_due(id));
     }
 
-    /// Settles what waits for credit and has missed its deadline. Called every
-    /// [`HOUSEKEEPING_MS`](super::HOUSEKEEPING_MS); looks only at what has missed it.
+    /// Settles timers that wait for credit and have missed their deadlines. Called every
+    /// [`HOUSEKEEPING_MS`](super::HOUSEKEEPING_MS); looks only at those.
     pub(super) fn expire_ready(&mut self, now: Now) {
         if self.phase != EnginePhase::Running {
             return;
@@ -325,7 +325,7 @@ impl Engine {
     }
 }
 
-/// What is known of one timer.
+/// The facts about one timer.
 struct TimerFacts<'a> {
     engine: &'a Engine,
     partition: &'a OwnedPartition,

@@ -18,7 +18,7 @@ pub(super) struct MemberRef {
     generation: u64,
 }
 
-/// What a member contributes to the sums of its destination.
+/// A member's contribution to the sums of its destination.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Load {
     pub(super) credit: u64,
@@ -59,7 +59,7 @@ impl DestinationMember {
         if self.leaving { 0 } else { self.credit.saturating_sub(self.outstanding) }
     }
 
-    /// What it adds to the sums of its destination: nothing once it has left.
+    /// Its contribution to the sums of its destination: nothing once it has left.
     pub(super) fn load(&self) -> Load {
         if self.leaving {
             return Load::default();

@@ -5,12 +5,12 @@
 //!
 //! Invariants:
 //!
-//! - An edit says what is under way of its timer at the moment at which it leaves, because the
-//!   timer may have been sent while the edit was queued. A move to the park that has not left by
-//!   then is dropped, and decided anew after the edit.
-//! - No stream of edits holds a timer for ever. What cannot change the timer does not hold it; what
-//!   can decides about it when it is answered; behind a backlog, and between two operations on one
-//!   key, the timer goes first. Exceptions:
+//! - An edit reports the delivery state of its timer as of the moment at which it leaves, because
+//!   the timer may have been sent while the edit was queued. A move to the park that has not left
+//!   by then is dropped, and decided anew after the edit.
+//! - No stream of edits holds a timer for ever. An edit that cannot change the timer does not hold
+//!   it; one that can decides about it when it is answered; behind a backlog, and between two
+//!   operations on one key, the timer goes first. Exceptions:
 //!   - An edit that the store refuses, because it is full or may evict keys, decides nothing: a
 //!     stream of them holds a timer that has not been sent, or not taken, for as long as the store
 //!     refuses them.
@@ -38,8 +38,8 @@ impl OwnedPartition {
         }
     }
 
-    /// Says what is under way of the timer that a client's operation names, and holds the one that
-    /// it can change.
+    /// Adds the delivery state of its timer to a client's operation, and holds the timer if the
+    /// operation can change it.
     fn complete_asked(&mut self, now: Time, asked: &mut Asked) -> Op {
         if let RequestOp::Schedule(asked::Schedule { policy: KeyPolicy::Keep, .. }) = &asked.op {
             asked.begun = asked.key.as_ref().is_some_and(|key| self.may_have_begun(key));
@@ -141,7 +141,8 @@ impl OwnedPartition {
 
     /// Whether an attempt of a timer has begun: it cannot be moved any more.
     fn is_begun(&self, id: TimerId) -> bool {
-        // A take that the store refuses for now is asked for again, whatever the time is then.
+        // A take that the store refuses for now is asked for again, even if its time has changed by
+        // then.
         let begun = |e: &TimerEntry| e.attempt() > 1 || e.taken || e.state.taking().is_some();
         self.sent_attempt(id).is_some() || self.table.get(id).is_some_and(begun)
     }

@@ -54,7 +54,7 @@ impl Engine {
         (named.collect(), (others, rest.len() as u64))
     }
 
-    /// What a destination has to do, without what waits for a claim.
+    /// The backlog of a destination, without the timers that wait for a claim.
     fn backlog(&self, ix: DestIx) -> Backlog {
         let dest = self.roster.dest(ix);
         let first_ready = dest.ready.iter().find_map(|id| {
@@ -73,7 +73,7 @@ impl Engine {
         }
     }
 
-    /// Adds what is due and waits for a claim. `all` is in the order of its numbers.
+    /// Adds the due timers that wait for a claim. `all` is in the order of its numbers.
     fn add_unclaimed(&self, all: &mut [(DestIx, Backlog)]) {
         for p in self.partitions.iter() {
             for id in p.due() {

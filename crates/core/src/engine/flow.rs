@@ -1,7 +1,7 @@
 //! Whether a destination takes its timers: since when it has had no credit, how many it takes, and
 //! how much of its credit waits for the store.
 //!
-//! Not in here: what follows from it (`backlog_limit`), the credit itself (`roster`).
+//! Not in here: the limits that follow from it (`backlog_limit`), the credit itself (`roster`).
 
 use super::pressure::Pressure;
 
@@ -9,7 +9,7 @@ use super::pressure::Pressure;
 /// gap between two deliveries of a busy one.
 const IDLE_MS: u64 = 150;
 
-/// What a destination does with the timers that wait for it.
+/// How a destination treats the timers that wait for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Condition {
     /// It has credit, or has taken something a moment ago.

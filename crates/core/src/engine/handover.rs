@@ -1,9 +1,9 @@
-//! Several brokers: how this one tells who owns what, and how it gives a partition up.
+//! Several brokers: how this one knows the owner of a partition, and how it gives one up.
 //!
 //! A planned handover has these steps: accept and send nothing new; wait for takes under way, since
-//! no other broker may send a timer that was taken and not sent; send what is queued to the store;
-//! then release the partition with a list of the deliveries under way. The lane keeps the order, so
-//! the last two steps need one round trip.
+//! no other broker may send a timer that was taken and not sent; send the queued operations to the
+//! store; then release the partition with a list of the deliveries under way. The lane keeps the
+//! order, so the last two steps need one round trip.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ impl Engine {
         }
     }
 
-    /// Sends what is queued and then the release, with a list of the deliveries under way.
+    /// Sends the queued operations and then the release, with a list of the deliveries under way.
     pub(super) fn release_one(&mut self, now: Now, at: PartitionId) {
         let Some(p) = self.partition(at).filter(|p| !p.is_releasing()) else { return };
         p.leave();
@@ -71,15 +71,16 @@ impl Engine {
                 Some(InFlight { id: *id, attempt: f.attempt, session: f.client, until })
             })
             .collect();
-        // What the predecessor left under way and has no outcome is handed on as it is, unless it
-        // was sent again since.
+        // A delivery that the predecessor left under way, and that has no outcome, is handed on as
+        // it is, unless it was sent again since.
         let sent: HashSet<TimerId> = left.iter().map(|f| f.id).collect();
         left.extend(p.inherited.iter().filter(|f| !sent.contains(&f.id)).cloned());
         left.sort_unstable_by_key(|f| f.id);
         self.call(at, OpenCall::Release, Call::Release(left));
     }
 
-    /// Parks what was taken and not sent: only this owner can send it, or say that it did not.
+    /// Parks the timers that were taken and not sent: only this owner can send them, or say that it
+    /// did not.
     fn park_unsent(&mut self, at: PartitionId) {
         let Some(p) = self.partition(at) else { return };
         let unsent = p.table.iter().filter(|(_, e)| e.taken && e.state.is_idle());

@@ -1,4 +1,4 @@
-//! What has no event of its own is looked over every so often.
+//! Housekeeping: work without an event of its own is checked at intervals.
 
 use mtimer_store::Retained;
 use mtimer_store::ops::Trim;
@@ -7,12 +7,11 @@ use super::Engine;
 use super::pending::Own;
 use crate::api::Now;
 
-/// Retained timers of one kind and partition that are trimmed at a time; what is left goes 50 ms
-/// later.
+/// Retained timers of one kind and partition that are trimmed at a time; the rest goes 50 ms later.
 const TRIM_STEP: u32 = 200;
 
 impl Engine {
-    /// Looks over what has no event of its own.
+    /// Does the work that has no event of its own.
     pub(super) fn run_housekeeping(&mut self, now: Now) {
         self.shed(now);
         self.expire_ready(now);

@@ -1,7 +1,7 @@
 //! Deliveries that a partition's previous owner left under way and that have no outcome yet.
 //!
-//! They count as sent, also when their time is over; what comes after them (a retry, a replay) is
-//! this owner's own. The previous owner names them when it releases the partition.
+//! They count as sent, also when their time is over; a later delivery (a retry, a replay) is this
+//! owner's own. The previous owner names them when it releases the partition.
 //! Invariant: at most one for each timer; it stays until the store has its outcome or has counted
 //! it as a failed attempt, or until all timers that were sent before have been read without its
 //! own.
@@ -22,7 +22,7 @@ impl Inherited {
         Self(Map::with_hasher(seed))
     }
 
-    /// Takes over what the previous owner has named.
+    /// Takes over the deliveries that the previous owner has named.
     pub(super) fn take_over(&mut self, deliveries: impl IntoIterator<Item = InFlight>) {
         self.0.extend(deliveries.into_iter().map(|f| (f.id, f)));
     }

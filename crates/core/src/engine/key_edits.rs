@@ -12,7 +12,7 @@ use super::pending::{Asked, KeyName};
 /// one.
 pub(super) const KEY_OPS: usize = 1_000;
 
-/// What becomes of a new operation on a key.
+/// Whether a new operation on a key goes to the store, waits, or is one too many.
 #[derive(Debug)]
 pub(super) enum Admission {
     /// Nothing else is under way: it goes now, and counts as under way.

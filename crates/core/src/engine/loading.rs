@@ -1,5 +1,5 @@
-//! Into memory and out of it: what fires soon is loaded, within the budget; what does not fit goes
-//! back.
+//! Into memory and out of it: timers that fire soon are loaded, within the budget; those that do
+//! not fit go back.
 
 use mtimer_store::{Listed, Listing, Load, Loaded, Page, Place, Record, Taken, Verdict};
 use mtimer_types::{DeadReason, PartitionId, Time, TimerId, limits::MAX_PAGE};
@@ -18,30 +18,32 @@ const LEAST_TIMERS: usize = 64;
 /// Partitions that are read at once whose overdue timers are not in memory: after a takeover they
 /// may be many.
 const BEHIND_AT_ONCE: usize = 4;
-/// Partitions that are read at once though what they need is not near: while a load is taken in,
-/// what is due waits.
+/// Partitions that are read at once though the timers that they need are not near: while a load is
+/// taken in, due timers wait.
 const AHEAD_AT_ONCE: usize = 4;
 /// Payload bytes of one load.
 const LOAD_BYTES: usize = 4 * 1024 * 1024;
 /// Due timers of one partition that wait for a claim, or on their way to the park; beyond them no
-/// more are loaded. (What its client has, or it waits for, does not keep others from being loaded.)
+/// more are loaded. (Timers that a client has, or that wait for credit, do not keep others from
+/// being loaded.)
 const BACKLOG: usize = 20_000;
 /// The same while memory is over its budget.
 const LEAST_BACKLOG: usize = 500;
-/// What fires within this time is loaded even when memory is short, ms.
+/// Timers that fire within this time are loaded even when memory is short, ms.
 const NEAR_MS: u64 = 1_000;
-/// What fires within this time is loaded even when memory is full, ms: two rounds of housekeeping.
+/// Timers that fire within this time are loaded even when memory is full, ms: two rounds of
+/// housekeeping.
 const SCARCE_MS: u64 = 100;
 
-/// How far ahead the first load of a partition reaches, ms: between half of what the following ones
-/// do and all of it, neighbours far apart (multiples of the golden ratio).
+/// How far ahead the first load of a partition reaches, ms: between half the reach of the following
+/// ones and all of it, neighbours far apart (multiples of the golden ratio).
 fn first_reach(id: PartitionId, preload: u64) -> u64 {
     let share = u64::from(id.0.wrapping_mul(40_503));
     preload - preload * share / (2 << 16)
 }
 
 /// How far ahead timers are loaded, ms: all of `preload` while half of the memory is free, then
-/// less and less, because what could not be loaded in time would be late.
+/// less and less, because a timer that could not be loaded in time would be late.
 fn reach(preload: u64, used: u64, budget: u64) -> u64 {
     let near = preload.min(NEAR_MS);
     match used {
@@ -51,15 +53,15 @@ fn reach(preload: u64, used: u64, budget: u64) -> u64 {
             // It is no more than `preload`.
             near + (u128::from(preload - near) * left / u128::from(budget - budget / 2)) as u64
         }
-        // The reserve: what is overdue or nearly so is loaded in any case, a little at a time; it
-        // leaves by delivery or by park. Ahead of the present, so that there is not a load in every
-        // turn.
+        // The reserve: timers that are overdue or nearly so are loaded in any case, a few at a
+        // time; they leave by delivery or by park. Ahead of the present, so that there is not a
+        // load in every turn.
         _ => SCARCE_MS,
     }
 }
 
 impl Engine {
-    /// Asks for what fires soon.
+    /// Asks for the timers that fire soon.
     pub(super) fn load_more(&mut self, now: Now) {
         if self.phase != EnginePhase::Running {
             return;
@@ -118,7 +120,7 @@ impl Engine {
         }
     }
 
-    /// A timer read by [`Engine::fetch`]: memory agrees with what the store has.
+    /// Updates memory with a timer that [`Engine::fetch`] has read from the store.
     pub(super) fn fetched(&mut self, now: Now, id: TimerId, found: Option<(Record, Place)>) {
         let Some(p) = self.partition(id.partition()) else { return };
         let (epoch, prior_claim, horizon) = (p.epoch(), p.prior_claim(), p.horizon());
@@ -230,7 +232,7 @@ mod tests {
     fn less_is_loaded_ahead_as_memory_fills() {
         let reaches = [0, 499, 500, 625, 750, 999, 1_000, 2_000].map(|used| reach(5_000, used, 1_000));
         assert_eq!(reaches, [5_000, 5_000, 5_000, 4_000, 3_000, 1_008, SCARCE_MS, SCARCE_MS]);
-        // A short one is what it is; nothing overflows.
+        // A short preload is not shortened further; nothing overflows.
         assert_eq!([0, 900, 1_000].map(|used| reach(300, used, 1_000)), [300, 300, SCARCE_MS]);
         assert!(reach(u64::MAX, u64::MAX / 2 + 1, u64::MAX) > u64::MAX / 2);
         assert_eq!((reach(5_000, 0, 0), reach(5_000, 0, 1)), (SCARCE_MS, 5_000));

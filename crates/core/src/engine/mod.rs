@@ -1,18 +1,21 @@
 //! The engine: a broker's decisions as one state machine.
 //!
 //! Time, store answers and client messages go in through [`Engine::handle`]; [`Engine::flush`] then
-//! brings out what follows from a whole turn of them: claims, group commits, deliveries, replies.
-//! One timer's way through the files: `requests` (schedule) → `batches` (to the store) → `answers`,
+//! returns the effects of a whole turn of them: claims, group commits, deliveries, replies. One
+//! timer's way through the files: `requests` (schedule) → `batches` (to the store) → `answers`,
 //! `replies` (stored) → `loading` (into memory) → `delivery` (due, claimed, ready, sent) →
 //! `settlements`, `settle` (acknowledged, retried, dead-lettered, expired), or → `park` and back.
 //! These files are the methods of [`Engine`], which move timers from one part of it to another.
 //! They stand in layers, and calls run down:
 //!
 //! - this file: an input, and the order of a turn;
-//! - what an input or a turn begins: `answers`, `ownership`, `stop`, `counting`; `handover`,
-//!   `queries`; `batches`, `replies`, `requests`; `settlements`, `loading`, `housekeeping`;
-//! - what several of them do to a timer: `delivery`, `sweep`; `park`, `settle`; `transitions`;
-//! - `outcomes` (what is counted), `owners` (who serves a partition), `state` (the small steps).
+//! - actions that an input or a turn begins: `answers`, `ownership`, `stop`, `counting`;
+//!   `handover`, `queries`; `batches`, `replies`, `requests`; `settlements`, `loading`,
+//!   `housekeeping`;
+//! - changes of a timer that several of them share: `delivery`, `sweep`; `park`, `settle`;
+//!   `transitions`;
+//! - `outcomes` (counters, traces, dead letters), `owners` (who serves a partition), `state` (the
+//!   small steps).
 //!
 //! The parts own their state and decide alone; none of them knows the engine:
 //!
@@ -135,18 +138,18 @@ pub struct Engine {
     requests: OpenRequests,
     reports: SettleReports,
     counting: Counting,
-    /// Who is to own what, if there is a cluster around this broker.
+    /// The assigned owner of each partition, if there is a cluster around this broker.
     topology: Option<Arc<Topology>>,
     recent: RecentIds,
     timeouts: Timeouts,
-    /// What closed sessions have not settled.
+    /// Deliveries that closed sessions have not settled.
     lost: VecDeque<(SessionId, TimerId)>,
     deferral: Deferral,
     /// Memory in use at the beginning of the turn.
     pressure: Pressure,
     attended: AttendedTime,
     sweeps: Sweeps,
-    /// What the present turn brings out.
+    /// Effects of the present turn.
     effects: Vec<Effect>,
     /// Its answers to questions: they go behind its deliveries, see [`Engine::answer`].
     answers: Vec<Effect>,
@@ -217,7 +220,7 @@ impl Engine {
         }
     }
 
-    /// Brings out what follows from the inputs since the last flush. Effects are in order.
+    /// Appends the effects of the inputs since the last flush to `out`, in order.
     pub fn flush(&mut self, now: Now, out: &mut Vec<Effect>) {
         self.attended.turn(now.mono_ms);
         self.take_back(now);

@@ -1,5 +1,5 @@
-//! What is counted and told of outcomes that the store has: counters, traces, dead letters, and how
-//! long a destination has had no success.
+//! Counts and reports outcomes that the store has: counters, traces, dead letters, and how long a
+//! destination has had no success.
 //!
 //! Invariant: called while the timer is in memory, if it is there at all; decides nothing.
 

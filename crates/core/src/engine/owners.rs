@@ -1,4 +1,4 @@
-//! Who owns a partition, as far as this broker knows, and what is answered to whoever asks the
+//! Who owns a partition, as far as this broker knows, and the answer to a request that reaches the
 //! wrong one.
 
 use mtimer_protocol::{ErrorCode, OpReply, QueryAnswer, SettleRefusal};

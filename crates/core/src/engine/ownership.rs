@@ -37,8 +37,8 @@ impl Engine {
         }
     }
 
-    /// Drops everything of a partition: what was sent is not ours any more, what was asked was not
-    /// done.
+    /// Drops everything of a partition: its sent deliveries are not ours any more, its open
+    /// requests are answered with an error.
     pub(super) fn lane_ended(&mut self, id: PartitionId, error: LaneError) {
         let Some(p) = self.partitions.remove(id) else { return };
         self.count(Counter::LanesEnded, 1);
@@ -51,8 +51,8 @@ impl Engine {
             LaneError::RolledBack(_) | LaneError::Broken(_) => ErrorCode::Unavailable,
         };
         let text = error.to_string();
-        // What has left may have been applied, whatever has ended the lane: its answer may be lost,
-        // or on its way here.
+        // A request that has left may have been applied, whichever error has ended the lane: its
+        // answer may be lost, or on its way here.
         let unknown = format!("{error}; whether it was done is not known, repeat it");
         let sent = sent.into_iter().map(|pending| (pending, ErrorCode::Unknown, &unknown));
         let unsent = unsent.into_iter().map(|pending| (pending, code, &text));

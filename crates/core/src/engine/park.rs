@@ -14,7 +14,7 @@ use super::table::{EntryState, TimerEntry};
 use crate::api::{Call, Counter, Now};
 
 impl Engine {
-    /// What may wait in memory for a destination's credit.
+    /// Returns the limit on the timers that wait in memory for a destination's credit.
     fn backlog_limit(&self, dest: DestIx) -> BacklogLimit {
         let flow = &self.roster.dest(dest).flow;
         let thresholds = StallThresholds::new(self.options.park_after_ms, self.roster.has_members(dest));
@@ -28,7 +28,7 @@ impl Engine {
         self.backlog_limit(dest).parks_new(self.roster.dest(dest).ready.len())
     }
 
-    /// Parks what waits for credit beyond what may. Called every
+    /// Parks the timers that wait for credit beyond the limit. Called every
     /// [`HOUSEKEEPING_MS`](super::HOUSEKEEPING_MS).
     pub(super) fn park_waiting(&mut self, now: Now) {
         for dest in self.roster.busy_dests() {
@@ -44,8 +44,8 @@ impl Engine {
         }
     }
 
-    /// Parks what waits beyond the first `most`, the last one first, as far as it has waited for
-    /// `after_ms`.
+    /// Parks timers that wait beyond the first `most`, the last one first, as far as they have
+    /// waited for `after_ms`.
     fn park_beyond(&mut self, now: Now, dest: DestIx, most: usize, after_ms: u64) {
         while self.roster.dest(dest).ready.len() > most {
             let Some(id) = self.roster.dest(dest).ready.back() else { return };
@@ -70,7 +70,7 @@ impl Engine {
         }
         if edited && !entry.taken {
             // The edit may move it to a later time; from the park it would come back before that.
-            // (What is taken is not moved.)
+            // (A taken timer is not moved.)
             entry.state = EntryState::Held;
             return;
         }
@@ -90,7 +90,7 @@ impl Engine {
         self.forget(id);
     }
 
-    /// What a new owner finds parked.
+    /// Notes the parked timers that a new owner finds.
     pub(super) fn parks_known(&mut self, at: PartitionId, list: Vec<(Destination, u64)>) {
         if !self.serves(at) {
             return;
@@ -153,8 +153,8 @@ impl Engine {
         let entry = self.partition(at).and_then(|p| p.table.get_mut(id));
         let Some(entry) = entry else {
             if answer.is_done() {
-                // It was taken out of memory meanwhile, to be read anew: what was read may have
-                // been parked still.
+                // It was taken out of memory meanwhile, to be read anew: the copy read then may
+                // have been parked still.
                 self.fetch(id);
             }
             return;
@@ -166,7 +166,8 @@ impl Engine {
         let dest = entry.dest;
         if answer.is_done() {
             // The store has filed it at the time of the batch, or at its due time if that is later.
-            // What may be sent before a claim covers that time a successor would take for unsent.
+            // If the timer were sent before a claim covers that time, a successor would take it for
+            // unsent.
             let fire = now.time.max(entry.record.timer.due);
             entry.fire = fire;
             let state = self.await_fire(now, id, fire);

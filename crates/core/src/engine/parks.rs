@@ -1,4 +1,4 @@
-//! What one destination has parked, by partition, and what of it is on its way back.
+//! The parked timers of one destination, by partition, and those of them on their way back.
 //!
 //! Invariants: one page of a partition is on its way at a time; `returning` is the sum of the
 //! timers of those pages that are not here yet. Counts are estimates: the store knows.
@@ -11,7 +11,7 @@ use mtimer_types::{PartitionId, Time};
 /// Timers that come back from the park at once.
 const RETURN_PAGE: u32 = 500;
 
-/// What a destination has parked in one partition.
+/// The parked timers of a destination in one partition.
 #[derive(Clone, Copy, Debug, Default)]
 struct Park {
     /// About how many.
@@ -87,14 +87,14 @@ impl Parks {
         park.note_due(record.late_from());
     }
 
-    /// Notes what a new owner finds parked. Its deadlines are to be found out.
+    /// Notes the parked timers that a new owner finds. Their deadlines are to be found out.
     pub(super) fn add_found(&mut self, at: PartitionId, count: u64) {
         let park = self.by_partition.entry(at).or_default();
         park.count += count;
         park.note_deadline(Some(Time::ZERO));
     }
 
-    /// Forgets what is parked in a partition that is given up.
+    /// Forgets the parked timers of a partition that is given up.
     pub(super) fn forget(&mut self, at: PartitionId) {
         self.by_partition.remove(&at);
     }
@@ -119,8 +119,8 @@ impl Parks {
     }
 
     /// A page is here, and `coming` timers of it are on their way back to the pending ones.
-    /// `oldest`: when the first of the page was due; what has been parked for longest comes first,
-    /// so what is left is hardly older. `is_last`: nothing comes after the page.
+    /// `oldest`: when the first of the page was due; the longest parked come first, so the rest is
+    /// hardly older. `is_last`: nothing comes after the page.
     pub(super) fn page_arrived(&mut self, at: PartitionId, coming: u32, oldest: Option<Time>, is_last: bool) {
         self.returning += coming;
         if let Some(park) = self.by_partition.get_mut(&at) {
@@ -160,8 +160,8 @@ impl Parks {
         }
     }
 
-    /// Notes what one page of a sweep has shown: the earliest deadline that has not passed, and
-    /// when the first of its timers was due.
+    /// Notes the result of one page of a sweep: the earliest deadline that has not passed, and when
+    /// the first of its timers was due.
     pub(super) fn note_swept(&mut self, at: PartitionId, earliest: Option<Time>, oldest: Option<Time>) {
         if let Some(park) = self.by_partition.get_mut(&at) {
             park.note_deadline(earliest);

@@ -1,5 +1,5 @@
-//! One partition while this broker owns it: its timers in memory, what is on its way to the store,
-//! its claims, its horizon.
+//! One partition while this broker owns it: its timers in memory, its operations on their way to
+//! the store, its claims, its horizon.
 //!
 //! The parts that others use directly keep their own invariants; everything else is private.
 
@@ -25,11 +25,11 @@ use crate::api::Now;
 /// Operations that wait for a batch, or for their turn at a key; beyond it clients are told that it
 /// is too much.
 pub(super) const QUEUE_OPS: usize = 50_000;
-/// Pause between two trims of what the store retains, ms.
+/// Pause between two trims of the store's retained timers, ms.
 const TRIM_MS: u64 = 60_000;
 
 /// By how much the clock of a predecessor is assumed to have been ahead, at most, ms. Brokers that
-/// read the same clocks differ by a round trip; what may happen beyond this is in
+/// read the same clocks differ by a round trip; the effects of a larger difference are in
 /// `docs/guarantees.md`, under "When partitions change hands".
 const CLOCKS_MS: u64 = 1_000;
 
@@ -43,16 +43,16 @@ enum OwnershipStage {
     Releasing,
 }
 
-/// What an ownership leaves behind.
+/// The unfinished work that an ownership leaves behind.
 #[derive(Debug)]
 pub(super) struct Unfinished {
     /// The timers in memory.
     pub(super) table: TimerTable,
-    /// What has gone to the store and has no answer.
+    /// Operations that have gone to the store and have no answer.
     pub(super) sent: Vec<Pending>,
-    /// What has not gone to the store.
+    /// Operations that have not gone to the store.
     pub(super) unsent: Vec<Pending>,
-    /// What waits for an operation on the same key.
+    /// Operations that wait for another on the same key.
     pub(super) waiting: Vec<Asked>,
     /// Questions without an answer.
     pub(super) questions: Vec<QueryPart>,
@@ -130,7 +130,7 @@ impl OwnedPartition {
         self.epoch
     }
 
-    /// What the previous owner has claimed.
+    /// Returns the time up to which the previous owner has claimed.
     pub(super) fn prior_claim(&self) -> Time {
         self.prior_claim
     }
@@ -202,7 +202,7 @@ impl OwnedPartition {
         self.horizon = self.horizon.max(horizon);
     }
 
-    /// What fires beyond `horizon` leaves memory.
+    /// Lowers the horizon: timers that fire beyond `horizon` leave memory.
     pub(super) fn limit_horizon(&mut self, horizon: Time) {
         self.horizon = self.horizon.min(horizon);
     }
@@ -227,7 +227,7 @@ impl OwnedPartition {
     }
 
     /// The claim that a batch begun now should carry, if any, see [`Claims::wanted`]. A claim waits
-    /// while the store is away: what it is for is asked anew when it is back.
+    /// while the store is away: its need is decided anew when the store is back.
     pub(super) fn claim_wanted(&self, now: Now, ahead: u64) -> Option<Time> {
         if !self.is_active() {
             return None;
@@ -250,8 +250,8 @@ impl OwnedPartition {
         &self.put_off
     }
 
-    /// Keeps an operation of the owner's own that the store would not take for now. What is trimmed
-    /// has its next time anyway.
+    /// Keeps an operation of the owner's own that the store would not take for now. A trim has its
+    /// next time anyway.
     pub(super) fn push_put_off(&mut self, own: Own) {
         match own {
             Own::Trim(_) => return,
@@ -265,7 +265,7 @@ impl OwnedPartition {
         self.put_off.push(own);
     }
 
-    /// Queues again what the store would not take for now.
+    /// Queues again the operations that the store would not take for now.
     ///
     /// A move (take, park, unpark) is dropped if its timer has left the state of that move
     /// meanwhile, and waits on while an edit of the timer is under way, which may put it elsewhere.
@@ -292,7 +292,7 @@ impl OwnedPartition {
         }
     }
 
-    /// Ends the ownership: what was not done, or may not have been.
+    /// Ends the ownership. Returns the work that was not done, or may not have been.
     pub(super) fn end(self) -> Unfinished {
         let Self { table, mut queue, calls, key_edits, put_off, mut questions, .. } = self;
         let mut sent = Vec::new();
@@ -321,7 +321,7 @@ impl OwnedPartition {
         self.trim_at = mono_ms;
     }
 
-    /// Whether it is time to trim what the store retains. If so, the next time is set.
+    /// Whether it is time to trim the store's retained timers. If so, the next time is set.
     pub(super) fn begin_trim(&mut self, mono_ms: u64) -> bool {
         let begin = mono_ms >= self.trim_at && self.is_active();
         if begin {
@@ -332,8 +332,8 @@ impl OwnedPartition {
 
     /// The answer to a schedule that must not be asked of the store (any more): it is a repeat, and
     /// its timer has been acknowledged, or its outcome is on the way, so that the store might bring
-    /// it back. Any other is for the store to answer: what is in memory was stored, but replicas
-    /// may not have it yet.
+    /// it back. The store answers any other: a timer in memory was stored, but replicas may not
+    /// have it yet.
     pub(super) fn known(&self, recent: &mut RecentIds, now: Now, timer: &Timer) -> Option<OpReply> {
         if recent.contains(now, timer.id) {
             return Some(ScheduleReply::Ended(Ended::Acknowledged).into());

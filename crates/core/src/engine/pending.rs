@@ -1,10 +1,10 @@
 //! Operations, from when they are wanted until the store has answered them.
 //!
 //! An operation is kept as it was asked for. It becomes one of the store when its batch leaves
-//! ([`OwnedPartition::complete`](super::partition::OwnedPartition::complete)): only then is it known
-//! what is under way of the timer that it is about.
+//! ([`OwnedPartition::complete`](super::partition::OwnedPartition::complete)): only then is it
+//! known whether a delivery of its timer is under way.
 //!
-//! Not in here: the queue, the calls, what follows from an answer.
+//! Not in here: the queue, the calls, the effects of an answer.
 
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@
 pub(super) enum Pressure {
     /// At most half of the budget is used.
     Free,
-    /// More than half of it: what nobody takes is parked without delay.
+    /// More than half of it: timers that nobody takes are parked without delay.
     Pressed,
     /// All of it.
     Full,

@@ -1,4 +1,4 @@
-//! What clients ask about single timers, and listings.
+//! Clients' questions about single timers, and listings.
 //!
 //! How many a session may have unanswered is bounded where they come in; how many are at the store,
 //! by `questions`.
@@ -13,8 +13,8 @@ use super::counts::{About, Asker};
 use super::questions::QueryPart;
 use crate::api::{Call, CallAnswer, Now, SessionId};
 
-/// Rows of one page of a listing: with the largest payloads they still fit a frame. Whoever wants
-/// more asks again.
+/// Rows of one page of a listing: with the largest payloads they still fit a frame. A client that
+/// wants more asks again.
 const PAGE_ROWS: u32 = 48;
 
 impl Engine {
@@ -74,7 +74,7 @@ impl Engine {
         }
     }
 
-    /// Asks the store what waits, as far as it may.
+    /// Asks the store the waiting questions, as far as it may.
     pub(super) fn ask_waiting(&mut self, now: Now) {
         for at in self.partitions.ids() {
             while let Some(p) = self.partitions.get_mut(at)

@@ -2,7 +2,7 @@
 //!
 //! Invariant: at most [`QUESTIONS_OUT`] are at the store at the same time; further ones wait here,
 //! so that writes do not wait behind all of them.
-//! Not in here: what is asked, and what is made of the answers (`queries`, `counting`).
+//! Not in here: the questions themselves, and the use of their answers (`queries`, `counting`).
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use crate::api::{Call, SessionId};
 /// enough for a write behind them.
 const QUESTIONS_OUT: usize = 4;
 
-/// What the answer to a call is for.
+/// The purpose of a call's answer.
 #[derive(Debug)]
 pub(super) enum QueryPart {
     /// For this question alone.

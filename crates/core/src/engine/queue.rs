@@ -1,12 +1,12 @@
 //! The operations of one partition that wait for a batch, and whose turn it is.
 //!
-//! Purpose: a flood of one kind must not make the others wait. What ends a delivery or is needed
-//! for one (settle, take) goes first; then what leaves memory for the park or returns from it; then
-//! what clients ask for, the sessions taking turns. Nobody waits for ever: each lower queue has a
-//! share of every batch. That parks go before schedules is what bounds memory when overdue timers
-//! are scheduled faster than they can be parked.
-//! Invariant: each queue is first in, first out. What a client asks about a timer of which
-//! something waits in one of the owner's queues waits there, behind that ([`QueueClass`]). So
+//! Purpose: a flood of one kind must not make the others wait. Operations that end a delivery or
+//! are needed for one (settle, take) go first; then those that move a timer to the park or back;
+//! then clients' requests, the sessions taking turns. Nobody waits for ever: each lower queue has a
+//! share of every batch. Parks go before schedules, which bounds memory when overdue timers are
+//! scheduled faster than they can be parked.
+//! Invariant: each queue is first in, first out. If one of the owner's queues holds an operation on
+//! a timer, a client's request about that timer waits there behind it ([`QueueClass`]). So
 //! operations of one client on different timers may change places.
 //! Not in here: which queue an operation belongs to (`requests`), how many batches are under way
 //! (`calls`).
@@ -28,7 +28,7 @@ pub(super) enum QueueClass {
     Prompt,
     /// The owner's: to the park and back.
     Parks,
-    /// What this session asks for.
+    /// Requests of this session.
     Session(SessionId),
 }
 
@@ -97,7 +97,7 @@ impl OpQueue {
         queue.push_back(Pending::Own(own));
     }
 
-    /// Queues what a client asks for.
+    /// Queues a client's request.
     pub(super) fn push_asked(&mut self, class: QueueClass, asked: Asked) {
         self.len += 1;
         match class {
@@ -142,12 +142,12 @@ impl OpQueue {
             }
         }
         self.len -= batch.len();
-        // What is left had its turn.
+        // The deferrable rest had its turn.
         self.deferrable = 0;
         batch
     }
 
-    /// Takes what waits in the queues of sessions.
+    /// Takes the requests that wait in the queues of sessions.
     pub(super) fn take_sessions(&mut self) -> Vec<Asked> {
         let mut all = Vec::new();
         while let Some(session) = self.turns.pop_front() {
@@ -167,7 +167,7 @@ impl OpQueue {
     }
 }
 
-/// What memory may have to hold because of an operation, bytes.
+/// Memory that an operation may come to need, bytes.
 fn weigh(asked: &Asked) -> u64 {
     asked.op.subject().brings().map_or(0, |timer| ENTRY_BYTES + timer.content_bytes() as u64)
 }

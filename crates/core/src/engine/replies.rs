@@ -1,5 +1,5 @@
-//! What follows from the store's answers to clients' operations: memory agrees with the store, the
-//! timer is no longer held, the client is told.
+//! Effects of the store's answers to clients' operations: memory agrees with the store, the timer
+//! is no longer held, the client is told.
 //!
 //! Not in here: taking operations in (`requests`), owners' own operations (`settle`, `park`,
 //! `delivery`).
@@ -143,8 +143,8 @@ impl Engine {
     }
 
     /// The store has moved a timer to another time, now or when this request was first sent; since
-    /// then it may have gone on. What is under way is not touched: it was begun after the move. All
-    /// else is read anew.
+    /// then it may have gone on. A delivery under way is not touched: it was begun after the move.
+    /// All else is read anew.
     fn move_to(&mut self, id: TimerId, due: Time) {
         let Some(p) = self.partition(id.partition()) else { return };
         let horizon = p.horizon();
@@ -185,8 +185,8 @@ impl Engine {
     }
 
     /// An operation was applied but not confirmed, so it counts as unanswered; memory has to agree
-    /// with the store all the same: what is cancelled, replaced or moved must not be sent, what is
-    /// filed must be.
+    /// with the store all the same: a timer that was cancelled, replaced or moved must not be sent;
+    /// one that was filed must be.
     fn reread(&mut self, at: PartitionId, asked: &Asked) {
         let holder = || self.partitions.get(at)?.table.by_key(asked.key.as_ref()?);
         match &asked.op {

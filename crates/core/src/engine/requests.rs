@@ -1,7 +1,7 @@
-//! What clients ask for: schedule, cancel, reschedule, replay, purge. It is checked, and queued for
+//! Clients' requests: schedule, cancel, reschedule, replay, purge. They are checked, and queued for
 //! the store.
 //!
-//! Not in here: what follows from the answers (`replies`), questions (`queries`).
+//! Not in here: the effects of the answers (`replies`), questions (`queries`).
 
 use mtimer_protocol::ops::{ScheduleReply, Subject};
 use mtimer_protocol::{ErrorCode, OpReply, Request, RequestOp};
@@ -16,14 +16,15 @@ use super::table::EntryState;
 use super::{Engine, EnginePhase};
 use crate::api::{Counter, DeniedOp, Now, SessionId};
 
-/// What a client is told whose request did not leave for the store.
+/// Returns the reply to a request that did not leave for the store.
 pub(super) fn away(why: &str) -> OpReply {
     failed(ErrorCode::Unavailable, format!("the store is away, nothing was done: {why}"))
 }
 
-/// Refuses what was first sent longer ago than outcomes are kept: whether a repeat was applied
-/// before cannot be told any more. Refuses also what bears a time that this broker's clock has not
-/// reached: its age is not known. The deciding clock may have stepped back since it was sent.
+/// Refuses a request that was first sent longer ago than outcomes are kept: whether a repeat was
+/// applied before cannot be told any more. Refuses also a request whose time this broker's clock
+/// has not reached: its age is not known. The deciding clock may have stepped back since it was
+/// sent.
 pub(super) fn check_age(now: Time, first_sent: Time) -> Option<OpReply> {
     let age = now.ms_since(first_sent);
     if age > REPEAT_HORIZON_MS {

@@ -20,7 +20,7 @@ use super::hash::{Map, Seeded};
 use super::parks::Parks;
 use crate::api::SessionId;
 
-/// What the engine knows of a session.
+/// A session's client, registrations and deliveries under way.
 #[derive(Debug)]
 struct SessionState {
     client: u128,
@@ -168,8 +168,8 @@ impl Roster {
         self.dests.rest(ix);
     }
 
-    /// Changes what is parked of a destination in one partition. The destination is looked at
-    /// before the turn ends.
+    /// Changes the parks of a destination in one partition. The destination is looked at before the
+    /// turn ends.
     pub(super) fn change_park(&mut self, ix: DestIx, at: PartitionId, change: impl FnOnce(&mut Parks)) {
         let parks = &mut self.dests.get_mut(ix).parks;
         change(parks);

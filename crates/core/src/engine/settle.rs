@@ -1,5 +1,5 @@
 //! A verdict on its way to the store (acknowledged, to be retried, dead, expired, unconfirmed), and
-//! what follows once it is there.
+//! its effects once it is there.
 //!
 //! Not in here: how the verdict is found (`settlements`, `delivery`).
 
@@ -91,7 +91,7 @@ impl Engine {
         match verdict {
             Verdict::Ack | Verdict::LateAck { .. } if late && !done => self.unhold(id),
             Verdict::Retry { fire, failed, error, .. } if done => {
-                // What is stopped as far as memory knows is being read anew.
+                // A timer that is stopped, as far as memory knows, is being read anew.
                 let Some(mut record) = self.forget(id) else { return self.report(report, id, refused) };
                 let within = self.partition(id.partition()).is_some_and(|p| fire <= p.horizon());
                 if within && !record.progress.stopped {

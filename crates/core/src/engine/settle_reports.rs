@@ -27,7 +27,7 @@ impl SettleReports {
         self.0.insert(SettleReport { session, accepted: 0, refused: Vec::new(), missing: settlements })
     }
 
-    /// Notes what has become of one settlement. Returns the report if it was the last.
+    /// Notes the outcome of one settlement. Returns the report if it was the last.
     pub(super) fn note(
         &mut self,
         report: usize,

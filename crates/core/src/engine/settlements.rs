@@ -1,6 +1,6 @@
-//! What becomes of a delivery: outcomes that clients report, timeouts, lost sessions.
+//! The end of a delivery: outcomes that clients report, timeouts, lost sessions.
 //!
-//! Not in here: the verdict on its way to the store, and what follows once it is there (`settle`).
+//! Not in here: the verdict on its way to the store, and its effects once it is there (`settle`).
 
 use mtimer_protocol::{SettleRefusal, Settlement};
 use mtimer_store::{Verdict, record::cut_error};
@@ -80,8 +80,8 @@ impl Engine {
 
     /// Whether the predecessor left this delivery under way and its timer is not in memory yet.
     pub(super) fn is_awaited(&mut self, id: TimerId, attempt: u32, client: u128) -> bool {
-        // What is not there when all of it has been read has ended in an earlier ownership, and its
-        // report is stale.
+        // A timer that is not in memory when all of them have been read has ended in an earlier
+        // ownership, and its report is stale.
         let loading = |p: &mut OwnedPartition| !p.table.contains(id) && !p.has_read_past();
         self.was_left(id, attempt, client) && self.partition(id.partition()).is_some_and(loading)
     }
@@ -92,8 +92,8 @@ impl Engine {
     }
 
     /// Whether this delivery can have been sent before, no outcome is on its way to the store, and
-    /// there is space for one (nothing else bounds how many a client sends). What is not in memory
-    /// may wait for a late retry: the store knows.
+    /// there is space for one (nothing else bounds how many a client sends). A timer that is not in
+    /// memory may wait for a late retry: the store knows.
     pub(super) fn may_be_late(&mut self, id: TimerId, epoch: Epoch, attempt: u32) -> bool {
         self.partition(id.partition()).is_some_and(|p| {
             let settling = |e: &TimerEntry| e.state.is_settling();
@@ -177,8 +177,8 @@ impl Engine {
 
     /// A delivery that no handler has seen, and none will: its timer is ready again, as the same
     /// attempt. Only the owner that has taken an at-most-once timer can send it: one of a
-    /// predecessor is unconfirmed. What is being cancelled or replaced is not sent again: the edit
-    /// has left with the word that a delivery is under way, so it counts as failed.
+    /// predecessor is unconfirmed. A timer that is being cancelled or replaced is not sent again:
+    /// the edit has left with the word that a delivery is under way, so it counts as failed.
     pub(super) fn not_begun(&mut self, now: Now, id: TimerId, f: &Flight, report: Option<usize>) {
         if f.member.is_none() && self.mode(id) == Mode::AtMostOnce {
             return self.settle(id, Some(f), Verdict::Unconfirmed, report);
@@ -239,8 +239,8 @@ impl Engine {
         self.lost.extend(unsettled.into_iter().map(|id| (session, id)));
     }
 
-    /// Takes for lost what closed sessions have not settled: so many of a turn, because one session
-    /// may have very many.
+    /// Counts as lost the deliveries that closed sessions have not settled: a limited number in a
+    /// turn, because one session may have very many.
     pub(super) fn lose_unsettled(&mut self, now: Now) {
         for (session, id) in self.lost.drain(..self.lost.len().min(LOST_AT_ONCE)).collect::<Vec<_>>() {
             let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));

@@ -1,4 +1,4 @@
-//! Stopping in good order: refuse, drain, release with a list of what is under way.
+//! Stopping in good order: refuse, drain, release with a list of the deliveries under way.
 
 use mtimer_protocol::ServerMessage;
 use mtimer_types::PartitionId;

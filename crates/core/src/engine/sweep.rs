@@ -1,5 +1,5 @@
 //! Parked timers that miss their deadlines: a sweep reads the park of one destination in one
-//! partition, page by page, and ends what has missed its deadline as expired.
+//! partition, page by page, and ends those that have missed their deadlines as expired.
 //!
 //! Invariant: the partition is owned and not being given up. Sweeps cost little, however many
 //! timers are parked: see `sweeps`.
@@ -49,8 +49,8 @@ impl Engine {
         None
     }
 
-    /// One page of a sweep: what has missed its deadline ends as expired. The page of a partition
-    /// that was given up since is passed over.
+    /// One page of a sweep: timers that have missed their deadlines end as expired. The page of a
+    /// partition that was given up since is passed over.
     pub(super) fn swept(&mut self, now: Now, at: PartitionId, dest: &Destination, page: Page<Record>) {
         if !self.sweeps.page_done(now.mono_ms, at, dest, page.next) {
             return;

@@ -117,7 +117,7 @@ impl EntryState {
         self.is_due() || self.is_held() || self.is_ready()
     }
 
-    /// Whom it is being taken for.
+    /// The member that it is being taken for.
     pub(super) fn taking(&self) -> Option<MemberRef> {
         if let Self::Taking { member } = self { Some(*member) } else { None }
     }
@@ -161,8 +161,8 @@ pub(super) struct Flight {
 pub(super) struct TimerTable {
     entries: Map<TimerId, TimerEntry>,
     keys: Map<(Destination, Key), TimerId>,
-    /// Timers by the millisecond at which they fire. What is not `Waiting` for just that time any
-    /// more is passed over.
+    /// Timers by the millisecond at which they fire. A timer that is not `Waiting` for just that
+    /// time any more is passed over.
     wheel: BTreeMap<u64, Vec<TimerId>>,
     bytes: u64,
 }

@@ -31,7 +31,7 @@ impl Timeouts {
         self.buckets.keys().next().map(|k| k * GRAIN_MS)
     }
 
-    /// Takes what may have timed out by `now_ms`.
+    /// Takes the deliveries that may have timed out by `now_ms`.
     pub(super) fn take_due(&mut self, now_ms: u64) -> Vec<(TimerId, u32)> {
         let mut due = Vec::new();
         while let Some(bucket) = self.buckets.first_entry().filter(|b| b.key() * GRAIN_MS <= now_ms) {

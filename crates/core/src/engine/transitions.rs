@@ -1,4 +1,5 @@
-//! How a timer comes into memory, is read anew, and leaves it, with what it then gives back.
+//! How a timer comes into memory, is read anew, and leaves it, and which resources it then gives
+//! back.
 
 use mtimer_store::Record;
 use mtimer_types::{PartitionId, Target, Time, TimerId};
@@ -65,14 +66,14 @@ impl Engine {
         EntryState::Waiting
     }
 
-    /// Takes a timer out of memory, whatever it is doing, and gives back what it held. With it goes
-    /// its inherited delivery: the store has the outcome, or has counted it.
+    /// Takes a timer out of memory in any state, and gives back the resources that it held. With it
+    /// goes its inherited delivery: the store has the outcome, or has counted it.
     pub(super) fn forget(&mut self, id: TimerId) -> Option<Record> {
         self.partition(id.partition())?.inherited.remove(id);
         self.take_out(id)
     }
 
-    /// The same for what is going to be read anew: its inherited delivery still counts.
+    /// The same for a timer that is going to be read anew: its inherited delivery still counts.
     pub(super) fn take_out(&mut self, id: TimerId) -> Option<Record> {
         let entry = self.partition(id.partition())?.table.remove(id)?;
         self.retire(id, &entry);
@@ -109,7 +110,7 @@ impl Engine {
         }
     }
 
-    /// Gives back what a timer holds that leaves memory.
+    /// Gives back the resources of a timer that leaves memory.
     pub(super) fn retire(&mut self, id: TimerId, entry: &TimerEntry) {
         let dest = entry.dest;
         let member = match &entry.state {

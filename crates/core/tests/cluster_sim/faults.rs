@@ -1,10 +1,10 @@
-//! What goes wrong, and when it is right again.
+//! Faults, and when each is healed.
 
 use super::{Event, Sabotage, World, address};
 use mtimer_core::cluster::NodeInput;
 use mtimer_types::Epoch;
 
-/// What a run is made of.
+/// The parameters of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) brokers: usize,
@@ -56,7 +56,7 @@ impl World {
         }
     }
 
-    /// Takes back all operators' wishes, at whoever leads.
+    /// Takes back all operators' wishes, at the present leader.
     pub(crate) fn undrain(&mut self) {
         let draining: Vec<String> = self.topology().map_or(Vec::new(), |t| {
             t.brokers.iter().filter(|b| b.draining).map(|b| b.address.clone()).collect()

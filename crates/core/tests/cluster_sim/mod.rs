@@ -28,19 +28,19 @@ pub(crate) use self::stats::Stats;
 use self::store::Store;
 use self::watch::Watch;
 
-/// What a simulation is to go wrong by.
+/// A defect that a simulation is to fail by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Sabotage {
     /// Requests seem to have left an hour later than they did: deadlines mean nothing.
     DeadlineIgnored,
-    /// The store gives the lease to whoever asks.
+    /// The store gives the lease to every broker that asks.
     LeaseForAll,
     /// The store raises no term.
     SameTermForAll,
     /// A broker keeps to itself that it has lost a partition.
     LossUntold,
-    /// What acquires asks for an epoch above what it had of the partition itself, whatever others
-    /// have had.
+    /// A broker that acquires a partition asks for an epoch above its own last one of that
+    /// partition, and ignores the epochs of others.
     OwnEpochsOnly,
 }
 
@@ -275,7 +275,7 @@ impl World {
         self.follow_up(i, inc);
     }
 
-    /// What came out of a node.
+    /// Carries out the effects of a node.
     fn follow_up(&mut self, i: usize, inc: u64) {
         let now = self.now;
         let Some(p) = self.alive(i, inc) else { return };
@@ -353,7 +353,7 @@ impl World {
         }
     }
 
-    /// A stopping broker releases what it still has, and ends.
+    /// A stopping broker releases the partitions that it still has, and ends.
     fn finish(&mut self, i: usize, inc: u64) {
         let now = self.now;
         let Some(p) = self.alive(i, inc) else { return };
@@ -371,7 +371,7 @@ impl World {
         self.at(after, Event::Start(i));
     }
 
-    /// The process is gone. `loud`: its host says so to whoever has a connection to it.
+    /// The process is gone. `loud`: its host says so to every peer that has a connection to it.
     pub(crate) fn end(&mut self, i: usize, loud: bool) {
         if let Some(p) = self.procs[i].take() {
             self.ends += 1;

@@ -18,10 +18,10 @@ pub(crate) enum Frame {
 }
 
 pub(crate) struct Conn {
-    /// Who has opened it, and to whom: (broker, incarnation).
+    /// The opener and its peer: (broker, incarnation).
     ends: [(usize, u64); 2],
     peer: Option<PeerId>,
-    /// Towards each end: what is on its way, and when it is there.
+    /// Towards each end: the frames on their way, and when they arrive.
     ways: [VecDeque<(u64, Frame)>; 2],
 }
 
@@ -139,7 +139,7 @@ impl World {
                 }
             }
             frame => {
-                // A shell drops what comes from a connection that is not the present one.
+                // A shell drops frames from a connection that is not the present one.
                 if self.alive(i, inc).is_none_or(|p| p.link != Some(id)) {
                     return;
                 }

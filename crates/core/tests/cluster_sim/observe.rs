@@ -1,4 +1,4 @@
-//! What is so in a simulated cluster at this moment.
+//! The state of a simulated cluster at this moment.
 
 use mtimer_protocol::Topology;
 use mtimer_types::{Epoch, PartitionId};
@@ -34,7 +34,7 @@ impl World {
         (0..self.plan.partitions).map(|n| t.owner(PartitionId(n)).map(str::to_owned)).collect()
     }
 
-    /// What is missing until everything is as it should be.
+    /// The first difference from the state that everything should be in, if any.
     pub(crate) fn missing(&self) -> Option<String> {
         let Some(t) = self.topology() else { return Some("there is no leader with a topology".into()) };
         let mut counts = vec![0usize; self.procs.len()];

@@ -21,7 +21,7 @@ impl Held {
     }
 }
 
-/// What another program has written.
+/// The lease key as another program has written it.
 fn nobody() -> LeaseHolder {
     LeaseHolder { address: "a string".into(), term: Term(0), remaining_ms: None }
 }
@@ -137,7 +137,7 @@ impl Store {
     }
 
     /// A failover to a replica without the last acquisition of each partition, on a host whose
-    /// clock is right. Who had what is forgotten.
+    /// clock is right. The ownerships are forgotten.
     pub(crate) fn forget(&mut self) -> Vec<(PartitionId, Owner)> {
         self.ahead = 0;
         let all = (0..).map(PartitionId).zip(&mut self.owners);

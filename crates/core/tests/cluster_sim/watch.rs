@@ -1,4 +1,4 @@
-//! What must hold at every moment, and what has happened.
+//! The rules that must hold at every moment, and a log of events.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -1,9 +1,9 @@
-//! Which seeds a simulation runs, for how long, and what it says about one that fails.
+//! Which seeds a simulation runs, for how long, and the report about one that fails.
 //!
 //! By default: the seeds of `regressions.txt` that belong to the test, then new random ones for
 //! [`SECONDS`]. With
 //!
-//! - `MTIMER_SIM_SEED=n` that one alone, and what led to the failure is printed;
+//! - `MTIMER_SIM_SEED=n` that one alone, and the events that led to the failure are printed;
 //! - `MTIMER_SIM_SECONDS=n` new ones for so long;
 //! - `MTIMER_SIM_SEEDS=n` so many new ones, however long that takes;
 //! - `MTIMER_LONG=1` [`LONG_SEEDS`] new ones;
@@ -62,8 +62,8 @@ impl Explore {
         Self { binary, test }
     }
 
-    /// Runs one seed after the other; returns how many failed. `check(seed, log)` says what is
-    /// wrong, with `log` in detail.
+    /// Runs one seed after the other; returns how many failed. `check(seed, log)` returns the
+    /// failure, with `log` in detail.
     ///
     /// # Panics
     ///

@@ -28,11 +28,11 @@ pub(super) struct Process {
     /// By partition: the epoch of the last lane it had.
     pub(super) epochs: Vec<Epoch>,
     alarms: BTreeSet<Time>,
-    /// What has come while it was paused.
+    /// Inputs that have come while it was paused.
     inbox: Vec<Input>,
     pub(super) paused: bool,
     pub(super) stopping: bool,
-    /// It gives up what it has, and takes nothing any more.
+    /// It gives up its partitions, and takes none any more.
     pub(super) releasing: bool,
     /// Turns since something came from a client, or was due.
     idle_turns: u32,
@@ -49,8 +49,8 @@ pub(super) struct Broker {
     /// Up to when its time may be behind the clock that decides, ms: it has not read the clocks
     /// since that stepped.
     behind_until: u64,
-    /// By how much its time may be ahead, because what decides has stepped back, µs; and when that
-    /// was looked at, ms.
+    /// By how much its time may be ahead, because the deciding clock has stepped back, µs; and when
+    /// that was looked at, ms.
     ahead_us: i64,
     ahead_at: u64,
 }
@@ -66,7 +66,7 @@ impl Broker {
         self.process.is_some()
     }
 
-    /// What decides has stepped, or the host has stood still until `at`, ms, and cannot tell.
+    /// The deciding clock has stepped, or the host has stood still until `at`, ms, and cannot tell.
     pub(super) fn excuse_from(&mut self, at: u64, by_us: i64) {
         // A process that is paused reads the clocks when it goes on.
         let at = at.max(self.resumes_at);
@@ -84,7 +84,7 @@ impl Broker {
         }
     }
 
-    /// What its time is forgiven now.
+    /// The clock error that is excused now.
     fn excuse(&mut self, ms: u64) -> Excuse {
         let stood = ms.saturating_sub(self.ahead_at);
         self.ahead_at = self.ahead_at.max(ms);
@@ -209,8 +209,8 @@ impl World {
         self.at(ROUND_MS, Event::Observe(b, inc));
     }
 
-    /// One turn of a broker: what is due, what follows from what has come, and when the next one
-    /// is.
+    /// One turn of a broker: ticks its engine, carries out the effects of the inputs so far, and
+    /// plans the next turn.
     pub(super) fn turn(&mut self, b: usize) {
         self.brokers[b].wake = None;
         let Some(now) = self.now_of(b) else { return };
@@ -251,7 +251,7 @@ impl World {
     }
 
     /// Whether this time is behind the clock that decides for a broker by much of the time for
-    /// which outcomes are remembered: what it stores now may be forgotten early.
+    /// which outcomes are remembered: outcomes that it stores now may be forgotten early.
     pub(super) fn is_far_behind(&self, b: usize, time: Time) -> bool {
         let deciding_ms = deciding_us(self.us(), &self.brokers[b].host, &self.clocks) / 1_000;
         deciding_ms.saturating_sub_unsigned(time.as_ms()) > FORGETFUL_MS as i64
@@ -308,7 +308,7 @@ impl World {
                 }
                 self.want(b, partition.0);
             }
-            // No timer of a simulation has a trace; what has died is looked up in the store.
+            // No timer of a simulation has a trace; dead letters are looked up in the store.
             Effect::Settled(..) | Effect::Died(_) | Effect::Stored(_) => {}
             Effect::Released => {
                 self.end(b);
@@ -324,8 +324,8 @@ impl World {
         }
     }
 
-    /// What leaves a broker for its clients is looked at there: that is when a delivery begins and
-    /// an answer is given.
+    /// Messages from a broker to its clients are checked as they leave: that is when a delivery
+    /// begins and an answer is given.
     fn look_at(&mut self, m: Moment, message: &ServerMessage) {
         match message {
             ServerMessage::Deliver { deliveries, .. } => {

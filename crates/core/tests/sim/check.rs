@@ -1,5 +1,4 @@
-//! The rules: what must never happen, looked at as it happens, and what must have happened in the
-//! end.
+//! The rules: those on each event, checked as it happens, and those on the end of a run.
 //!
 //! The numbers are those of `docs/guarantees.md`.
 
@@ -17,8 +16,8 @@ use super::plan::Profile;
 /// An owner that has lost its partition without knowing may send for so long, ms by its own
 /// monotonic clock.
 const FENCE_MS: u64 = 1_000;
-/// How far a broker's time may be from the clock that decides, µs: what store clocks are apart, and
-/// the ways to them.
+/// How far a broker's time may be from the clock that decides, µs: the difference between store
+/// clocks, and the ways to them.
 pub(super) const CLOCK_BOUND_US: i64 = 60_000;
 
 /// By how much a predecessor's clock may be ahead for all that it has sent to be known, ms.
@@ -28,7 +27,8 @@ const HANDOVER_MS: u64 = 1_000;
 /// forgotten too early to recognise repeats, ms.
 pub(super) const FORGETFUL_MS: u64 = REPEAT_HORIZON_MS / 3;
 
-/// What a broker's time is forgiven, because what decides has stepped, or its host stood still.
+/// A broker's clock error that is excused, because the deciding clock has stepped, or its host
+/// stood still.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Excuse {
     /// By how much it may be ahead besides, µs: it stands still until that is over.
@@ -79,7 +79,7 @@ impl History {
                 let text = format!("10: sent by an owner that was succeeded {since} ms ago");
                 self.fail(ms, Some(id), &text);
             }
-            // What it does in this window its clients refuse, or may see.
+            // Its clients refuse its deliveries in this window, or may see them.
             return;
         }
         if let Some(last) = before.last()
@@ -91,7 +91,7 @@ impl History {
         self.check_sent_in_epoch(m, d, claimed);
     }
 
-    /// What the present owner sends.
+    /// Checks a delivery that the present owner sends.
     fn check_sent_in_epoch(&mut self, m: Moment, d: &Delivery, claimed: Option<Time>) {
         let (id, ms, epoch) = (d.id, m.ms, d.epoch);
         let life = &self.lives[&id];
@@ -234,7 +234,8 @@ impl History {
             }
             Op::Settle(Settle { verdict: Verdict::Expired, .. }) => match life.deadline {
                 None => Some("deadline: expired, and has none"),
-                // What has failed and would be tried again after it ends when that is known.
+                // A timer that has failed, and whose next attempt would come after the deadline,
+                // ends when that is known.
                 Some(deadline) if now < deadline && life.sent.is_empty() && !life.given_back => {
                     Some("deadline: expired before it")
                 }
@@ -294,7 +295,8 @@ impl History {
         let found = self.live().find(|(_, l)| {
             let stopped = l.too_late.filter(|a| !l.replayed_since(a.applied));
             let waits = match l.place {
-                // What has been sent for this time waits for no other, though the clock went back.
+                // A timer that has been sent for this time waits for no other, though the clock
+                // went back.
                 Some(Place::Pending { fire, .. }) => fire > now && l.sent.iter().all(|s| s.time < fire),
                 _ => false,
             };

@@ -1,4 +1,4 @@
-//! The clients: their connections, their handlers, and what becomes of outcomes.
+//! The clients: their connections, their handlers, and the path of outcomes to the brokers.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ struct Session {
 
 #[derive(Clone, Debug)]
 pub(super) struct Client {
-    /// By what brokers know it again.
+    /// The id by which brokers know it again.
     durable: u128,
     /// By broker.
     pub(super) links: Vec<Option<SessionId>>,
@@ -118,9 +118,9 @@ impl World {
         if *link == Some(session) {
             *link = None;
         }
-        // Whether the broker has dealt with these is unknown: they are sent again, to whoever owns
-        // their partitions.
-        // But for those that were not begun: the same attempt may have been sent again since.
+        // Whether the broker has dealt with these is unknown: they are sent again, to the present
+        // owners of their partitions. But for those that were not begun: the same attempt may have
+        // been sent again since.
         for settlement in s.unconfirmed.into_iter().filter(|s| s.outcome != HandlerOutcome::NotBegun) {
             self.at(AGAIN_MS, Event::Handled(s.client, settlement));
         }

@@ -1,4 +1,4 @@
-//! The clocks of the simulated hosts and stores, and what a broker makes of them.
+//! The clocks of the simulated hosts and stores, and the time that a broker derives from them.
 //!
 //! Reference time is the simulation's own: microseconds since [`START_US`]. No part of a broker
 //! ever sees it.
@@ -12,7 +12,7 @@ use super::{START, Sabotage};
 
 /// The beginning of reference time, µs since the Unix epoch.
 const START_US: i64 = START as i64 * 1_000;
-/// What a monotonic clock shows at the beginning, µs: a host that has been up for a week.
+/// A monotonic clock's time at the beginning, µs: a host that has been up for a week.
 const UPTIME_US: i64 = 7 * 86_400 * 1_000_000;
 
 /// By how much a clock is wrong.
@@ -28,7 +28,7 @@ impl Wall {
     }
 }
 
-/// What a host's clocks do while it is suspended. Its wall clock and the store's go on.
+/// How a host's clocks behave while it is suspended. Its wall clock and the store's go on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Suspension {
     /// They go on: only the process stands still.
@@ -171,7 +171,7 @@ impl StoreClocks {
         self.all.iter().enumerate().map(read).collect()
     }
 
-    /// What the clocks show together, whether they answer or not: the median.
+    /// The median of all clocks, whether they answer or not.
     fn median(&self, us: i64) -> Option<i64> {
         let mut all: Vec<i64> = self.all.iter().map(|c| c.wall.at(us)).collect();
         all.sort_unstable();
@@ -204,7 +204,7 @@ pub(crate) struct BrokerClock {
     last: Option<Now>,
 }
 
-/// What sabotage puts in the place of the cluster clock: it follows its first reading.
+/// The sabotaged replacement of the cluster clock: it follows its first reading.
 #[derive(Clone, Copy)]
 struct Naive {
     /// Estimate minus monotonic clock, µs.

@@ -1,4 +1,4 @@
-//! What fails, and when it is right again.
+//! Faults, and when each is healed.
 
 use mtimer_core::Input;
 use mtimer_types::PartitionId;
@@ -85,7 +85,7 @@ impl World {
         }
     }
 
-    /// What a broker has goes to others that run.
+    /// A broker's partitions go to others that run.
     fn reassign(&mut self, b: usize, deaf: Option<usize>) {
         let others: Vec<usize> = (0..self.brokers.len())
             .filter(|x| *x != b && self.brokers[*x].process.as_ref().is_some_and(|p| !p.stopping))
@@ -212,7 +212,7 @@ impl World {
             for n in 0..self.clients.len() {
                 self.leave(n, for_ms);
             }
-            // What waits for them is nobody's then.
+            // Timers that wait for them belong to no client then.
             for p in 0..PARTITIONS {
                 let to = self.broker();
                 self.hand_over(p, to, None);
@@ -227,7 +227,7 @@ impl World {
         }
     }
 
-    /// A clock does what clocks do.
+    /// Disturbs a clock as real ones are disturbed.
     fn disturb_clock(&mut self) {
         let b = self.broker();
         let far = self.rng.log_between(1_000, 20_000_000) as i64 * 100;
@@ -252,7 +252,8 @@ impl World {
                 self.clocks.hang(which, true);
                 self.clocks.disturbed = true;
                 if n == 1 {
-                    // Nobody tells the time: what a broker misses meanwhile it cannot know of.
+                    // Nobody tells the time: a broker cannot know of a step that it misses
+                    // meanwhile.
                     let until = self.ms + long;
                     self.brokers.iter_mut().for_each(|b| b.excuse_from(until, 0));
                 }

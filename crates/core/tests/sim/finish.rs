@@ -1,5 +1,5 @@
 //! From the beginning of a run to its end: load and faults, then healing, then a drain, then a look
-//! at what is left.
+//! at the leftovers.
 
 use futures_util::FutureExt;
 use mtimer_protocol::RequestOp;
@@ -81,7 +81,7 @@ impl World {
         self.run_until_answered();
     }
 
-    /// Until every request was answered, and what follows from it is done.
+    /// Runs until every request was answered, and its effects are done.
     fn run_until_answered(&mut self) {
         let limit = self.ms + 20_000;
         while self.load.is_open() && self.ms < limit && self.history.wrong.is_none() {
@@ -90,7 +90,7 @@ impl World {
         self.run_until(self.ms + 1_000);
     }
 
-    /// What people have to remove is removed; then nothing is left in the store.
+    /// Removes the timers that only people remove; then nothing is left in the store.
     fn purge_all(&mut self) {
         for id in self.history.kept() {
             self.ask(RequestOp::Purge(Purge { id }));

@@ -1,4 +1,4 @@
-//! What happened to each timer, as its clients, its brokers and the store saw it.
+//! The history of each timer, as its clients, its brokers and the store saw it.
 //!
 //! Nothing is judged here but by calling the rules of [`super::check`], which look at each event as
 //! it comes and at the whole at the end.
@@ -66,7 +66,7 @@ pub(super) struct Life {
     pub(super) ends: Vec<End>,
     /// When replays of it were applied.
     pub(super) replays: Vec<u64>,
-    /// When a repeat of its schedule made it anew: what was sent before is of the former timer.
+    /// When a repeat of its schedule made it anew: deliveries sent before are of the former timer.
     pub(super) reborn: Option<u64>,
     pub(super) ok_given: bool,
     /// A client has settled a delivery of it as not begun.
@@ -123,11 +123,11 @@ pub(super) struct By {
 #[derive(Clone, Debug)]
 pub(super) struct Ownership {
     pub(super) epoch: Epoch,
-    /// What each broker's monotonic clock showed then, ms.
+    /// Each broker's monotonic clock at that moment, ms.
     pub(super) monos: Vec<u64>,
     /// Its predecessor lived and had not released the partition in time.
     pub(super) by_force: bool,
-    /// What the owner's clock showed when it heard of it.
+    /// The owner's clock when it heard of it.
     pub(super) begun: Option<Time>,
 }
 
@@ -142,14 +142,14 @@ pub(crate) struct History {
     pub(super) applied: HashMap<u64, u64>,
     /// Keys by which timers were cancelled, whenever they came.
     pub(super) cancelled_names: HashSet<Name>,
-    /// By how much the clock that decides has stepped back in all, ms: what had come due before is
-    /// not early after it.
+    /// By how much the clock that decides has stepped back in all, ms: timers that had come due
+    /// before are not early after it.
     pub(super) stepped_back_ms: u64,
     pub(super) seq: u64,
     /// Times at which a timer fires or expires: until the first of them nothing happens by itself.
     pub(super) upcoming: BTreeSet<(Time, TimerId)>,
     pub(super) digest: DefaultHasher,
-    /// What happened, in words; only if asked for.
+    /// The events in words; only if asked for.
     log: Option<Vec<(u64, Option<TimerId>, String)>>,
     /// The first thing that was wrong.
     pub(crate) wrong: Option<String>,
@@ -192,8 +192,8 @@ impl History {
         self.wrong = Some(report);
     }
 
-    /// What was noted about the timers that the failure names, and about everything that concerns
-    /// all. What is told twice, as repeats are, is left out the second time.
+    /// The notes about the timers that the failure names, and about everything that concerns all. A
+    /// note told twice, as repeats are, is left out the second time.
     pub(crate) fn log_of_failure(&self) -> String {
         let Some(wrong) = &self.wrong else { return String::new() };
         let about = |id: &Option<TimerId>| id.is_none_or(|id| wrong.contains(&id.to_string()));

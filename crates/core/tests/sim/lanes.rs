@@ -1,8 +1,8 @@
 //! The ways between brokers and the store: in order, each call with a time to get there and one to
 //! come back.
 //!
-//! The store itself is always there: what is down, cut, stuck or slow is the way to it. So every
-//! operation is applied at a known moment, and what it did to its timer can be looked at.
+//! The store itself is always there: only the way to it is down, cut, stuck or slow. So every
+//! operation is applied at a known moment, and its effect on its timer can be looked at.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -52,7 +52,7 @@ struct SentCall {
     is_behind: bool,
 }
 
-/// One owner's lane, and what is on its way.
+/// One owner's lane, and the calls and answers on their way.
 pub(super) struct LaneLink {
     pub(super) lane: Arc<dyn Lane>,
     pub(super) broker: usize,
@@ -65,7 +65,7 @@ pub(super) struct LaneLink {
     back: u64,
     /// Nothing passes before, ms: the broker has lost its way to the store and does not know.
     pub(super) stuck_until: u64,
-    /// Nobody waits for answers any more; what is under way still gets there.
+    /// Nobody waits for answers any more; calls under way still get there.
     abandoned: bool,
 }
 
@@ -112,7 +112,7 @@ impl Lanes {
         }
     }
 
-    /// Ends with this error what has no answer yet.
+    /// Replaces the answers on their way with this error.
     pub(super) fn lose(&mut self, lane: u64, error: &LaneError) {
         if let Some(l) = self.lanes.get_mut(&lane) {
             l.answers.iter_mut().for_each(|(_, answer)| *answer = Err(error.clone()));
@@ -171,7 +171,7 @@ impl World {
         true
     }
 
-    /// What has got to the store is carried out.
+    /// Carries out the calls that have arrived at the store.
     pub(super) fn reach(&mut self, lane: u64) {
         let ms = self.ms;
         loop {
@@ -229,7 +229,7 @@ impl World {
         let lanes: Vec<(u64, Epoch)> = self.lanes.of_mut(at).map(|(n, l)| (n, l.lane.epoch())).collect();
         for (lane, epoch) in lanes {
             if cut && epoch != owner {
-                // What became of its calls can no longer be found out.
+                // The outcome of its calls can no longer be found out.
                 let error = LaneError::Fenced { partition: at, stored: owner, ours: epoch };
                 self.lanes.lose(lane, &error);
             }
@@ -258,13 +258,14 @@ impl World {
         self.store.owner(at).now_or_never().and_then(Result::ok).map_or(Epoch::default(), |o| o.epoch)
     }
 
-    /// What is claimed of a partition; `None` where sabotage leaves nothing to compare.
+    /// The time up to which a partition is claimed; `None` where sabotage leaves nothing to
+    /// compare.
     pub(super) fn claimed(&self, at: PartitionId) -> Option<Time> {
         let owner = self.store.owner(at).now_or_never()?.ok()?;
         (self.plan.sabotage != Some(Sabotage::NoFenceWindow)).then_some(owner.claimed_until)
     }
 
-    /// Whether replicas do not confirm what is written now.
+    /// Whether replicas do not confirm writes now.
     fn is_unconfirmed(&self, at: PartitionId) -> bool {
         self.links[usize::from(at.0)].unconfirmed_until > self.ms
     }
@@ -291,7 +292,7 @@ impl World {
         Ok(answer)
     }
 
-    /// Applies a batch operation by operation, and looks at what each of them does.
+    /// Applies a batch operation by operation, and looks at the effect of each.
     fn apply(
         &mut self,
         lane: &dyn Lane,
@@ -324,7 +325,7 @@ impl World {
                 self.history.applied(by, id, &op, &answer, after);
             }
             if let Op::Cancel(Cancel { request, .. }) | Op::Reschedule(Reschedule { request, .. }) = &op
-                // What is refused is not applied: a repeat may be.
+                // A refused operation is not applied: a repeat may be.
                 && !matches!(answer, Answer::Refused(_))
             {
                 self.history.applied.entry(request.0).or_insert(self.history.seq);

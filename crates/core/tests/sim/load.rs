@@ -1,5 +1,5 @@
-//! What the clients ask for: timers of every kind, edits of them, listings; and how they repeat
-//! what was not answered.
+//! The clients' requests: timers of every kind, edits of them, listings; and the repeats of
+//! unanswered ones.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -21,7 +21,7 @@ struct Ask {
     op: RequestOp,
     first_sent: Option<Time>,
     asked: u64,
-    /// Where it is sent next; `None`: to whom the topology names.
+    /// Where it is sent next; `None`: to the owner that the topology names.
     to: Option<usize>,
 }
 
@@ -29,7 +29,7 @@ struct Ask {
 pub(super) struct Load {
     asks: BTreeMap<u64, Ask>,
     last_ask: u64,
-    /// Every time that a request was sent: which request that was, and what it asked.
+    /// Every time that a request was sent: which request that was, and its operation.
     sent: HashMap<u64, (u64, RequestOp)>,
     last_corr: u64,
     scheduled: u64,
@@ -216,8 +216,8 @@ impl World {
             return;
         }
         let first_sent = *a.first_sent.get_or_insert(now);
-        // Impatient clients flood a broker that is slow to answer. In the end they do not: what
-        // they remove then has to be answered in time.
+        // Impatient clients flood a broker that is slow to answer. In the end they do not: their
+        // removals then have to be answered in time.
         let least = if self.ms < self.faulty_until { 0 } else { 2_000 };
         let repeat_after = 1 + self.plan.repeat_after_ms.max(least);
         let (mut op, to) = (a.op.clone(), a.to.take());

@@ -1,15 +1,15 @@
 //! The simulated world: brokers, their clients, the store, and the clocks of all of them, in one
 //! thread and from one seed.
 //!
-//! Time is a queue of events: what lies between two of them costs nothing, so a run may take days.
+//! Time is a queue of events: the time between two of them costs nothing, so a run may take days.
 //! The brokers are real engines with real cluster clocks; the store is the in-memory model of the
-//! contract. What is simulated is all between and around them: shells, connections, the way to the
+//! contract. The simulated part is all between and around them: shells, connections, the way to the
 //! store, hosts.
 //!
-//! One file each: `plan` (what a run is made of), `broker` (a broker's shell), `lanes` (its ways to
-//! the store), `owners` (who has which partition), `clients`, `load` (what they ask for), `faults`,
-//! `clocks`, `finish` (what is looked at in the end), `history` (what happened), `check` (whether
-//! it may have), `sabotage` (brokers that are broken on purpose).
+//! One file each: `plan` (the parameters of a run), `broker` (a broker's shell), `lanes` (its ways
+//! to the store), `owners` (who has which partition), `clients`, `load` (their requests), `faults`,
+//! `clocks`, `finish` (the checks in the end), `history` (the events), `check` (whether it may
+//! have), `sabotage` (brokers that are broken on purpose).
 
 mod broker;
 mod check;
@@ -80,7 +80,7 @@ enum Event {
         prior_claim: Time,
         in_flight: Vec<InFlight>,
     },
-    /// A broker that stops gives up what it still has.
+    /// A broker that stops gives up the partitions that it still has.
     Release(usize, u64),
     /// A client connects to a broker.
     Connect(usize, usize),
@@ -101,7 +101,7 @@ enum Event {
     Probe,
 }
 
-/// What a run has shown.
+/// The result of a run.
 pub(crate) struct Outcome {
     pub(crate) wrong: Option<String>,
     pub(crate) stats: Stats,
@@ -144,7 +144,7 @@ pub(crate) struct World {
     stats: Stats,
 }
 
-/// Runs a plan to its end. With `log`, what went wrong is told together with what led to it.
+/// Runs a plan to its end. With `log`, a failure is told together with the events that led to it.
 pub(crate) fn run(plan: &Plan, log: bool) -> Outcome {
     let mut world = World::new(plan.clone(), log);
     world.play();
@@ -219,7 +219,7 @@ impl World {
             let event = self.queue.first_key_value().map(|((at, _), _)| *at);
             let wake = (0..self.brokers.len()).filter_map(|b| Some((self.brokers[b].wake?, b))).min();
             match (event, wake) {
-                // What has come goes into one turn.
+                // Inputs that have come go into one turn.
                 (Some(at), wake) if at <= until && wake.is_none_or(|(wake, _)| at <= wake) => {
                     self.ms = self.ms.max(at);
                     if let Some((_, event)) = self.queue.pop_first() {

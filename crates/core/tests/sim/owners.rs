@@ -160,7 +160,7 @@ impl World {
         }
     }
 
-    /// What each host's monotonic clock shows, ms.
+    /// Each host's monotonic clock, ms.
     pub(super) fn monos(&self) -> Vec<u64> {
         let us = self.us();
         self.brokers.iter().map(|b| b.host.mono_us(us) / 1_000).collect()

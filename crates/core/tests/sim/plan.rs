@@ -1,4 +1,4 @@
-//! What a run is made of, drawn from its seed.
+//! The parameters of a run, drawn from its seed.
 
 use mtimer_store::conformance::SeededRandom;
 
@@ -8,7 +8,7 @@ const MINUTE: u64 = 60_000;
 const HOUR: u64 = 60 * MINUTE;
 const DAY: u64 = 24 * HOUR;
 
-/// What a run is about. A profile fixes which promises apply; the seed draws everything else.
+/// The focus of a run. A profile fixes which promises apply; the seed draws everything else.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Profile {
     /// Nothing fails and nothing moves: every timer is delivered exactly as often as its handlers

@@ -1,5 +1,5 @@
-//! A broker that is broken on purpose: what it asks of the store, hears, or is told by its clients
-//! is altered on the way. Each way of it must be found by the checker.
+//! A broker that is broken on purpose: its calls of the store, the answers, or its clients'
+//! messages are altered on the way. Each way of it must be found by the checker.
 
 use mtimer_core::Call;
 use mtimer_protocol::ops::{self, ScheduleReply};
@@ -19,8 +19,8 @@ macro_rules! sabotages {
         }
 
         impl Sabotage {
-            /// All of them, each with the profile of the runs that are to find it, and what these
-            /// say then.
+            /// All of them, each with the profile of the runs that are to find it, and the text of
+            /// their failure.
             pub(crate) const ALL: &[(Self, Profile, &str)] = &[$((Self::$name, Profile::$profile, $sign),)*];
         }
     };
@@ -37,7 +37,7 @@ sabotages! {
     LoseAck: Faults, "";
     /// A timer that was to be retried is removed.
     LoseRetry: Calm, "1: acknowledged, and no handler";
-    /// The store is not told what expired.
+    /// The store is not told of expiries.
     LoseExpiry: Pressure, "9: overdue";
     /// At-most-once timers whose client is lost stay taken, with their key.
     KeepKey: Faults, "13: left behind";
@@ -57,7 +57,7 @@ sabotages! {
     IgnoreDeadline: Pressure, "deadline: sent";
     /// A handler's own retry delay is left out of account.
     IgnoreRetryAfter: Calm, "retry: sent";
-    /// What is under way at a handover is not passed on.
+    /// Deliveries under way at a handover are not passed on.
     LoseInFlight: Handovers, "5: ";
     /// Claims are taken for written while the store cannot be reached: the owner never stops
     /// sending.
@@ -135,7 +135,7 @@ impl Sabotage {
         }
     }
 
-    /// What a broker sends besides when it gives an answer.
+    /// The delivery that a broker sends besides when it gives an answer, if any.
     pub(super) fn sends_besides(self, epoch: Epoch, reply: &OpReply) -> Option<Delivery> {
         let OpReply::Schedule(ScheduleReply::Scheduled { replaced: Some(id), .. }) = *reply else {
             return None;
@@ -153,7 +153,7 @@ impl Sabotage {
         })
     }
 
-    /// What a broker takes for the answer to a batch that does not reach the store.
+    /// The answers that a broker assumes for a batch that does not reach the store.
     pub(super) fn answer_alone(ops: &[Op]) -> Vec<Answer> {
         let one = |op: &Op| match op {
             Op::Settle(_) | Op::Take(_) | Op::Park(_) | Op::Unpark(_) => Answer::Done,

@@ -12,8 +12,8 @@ pub(crate) struct Stats {
     pub(crate) timers: u64,
     pub(crate) deliveries: u64,
     pub(crate) turns: u64,
-    /// The largest difference between a broker's time and the clock that decides, outside of what
-    /// the run allows for, µs.
+    /// The largest difference between a broker's time and the clock that decides, beyond the
+    /// excused error, µs.
     pub(crate) clock_error_us: u64,
     faults: BTreeMap<&'static str, u64>,
 }

@@ -1,4 +1,4 @@
-//! What random sequences are made of: times that meet, timers, kinds of operations.
+//! The elements of random sequences: times that meet, timers, kinds of operations.
 
 use mtimer_types::{Destination, Headers, Key, Mode, Target, Time, Timer, TimerId};
 
@@ -8,7 +8,7 @@ use super::values::{DAY, HOUR, MINUTE, SECOND};
 
 /// The clock moves in steps of so many ms.
 pub(super) const TICK: u64 = 20;
-/// What an operation does.
+/// The kind of an operation in a random sequence.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
     Schedule,

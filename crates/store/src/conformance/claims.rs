@@ -1,4 +1,5 @@
-//! What an owner may have sent, as its successors know it: claimed-until, covered, fresh, attempts.
+//! Which timers an owner may have sent, as its successors know it: claimed-until, covered, fresh,
+//! attempts.
 
 use mtimer_types::{DeadReason, Time};
 

@@ -10,8 +10,7 @@ use super::values::{DAY, MINUTE, NEW, YEAR, dead_verdict, schedule_op, unique};
 use crate::ops::{Cancel, Park, Replay, Unpark};
 use crate::{Answer, CancelAnswer, Op, Place, RequestId, ScheduleAnswer};
 
-/// Texts that are easily damaged: separators of every store, hash tags, other scripts, what looks
-/// alike.
+/// Texts that are easily damaged: separators of every store, hash tags, other scripts, look-alikes.
 const ODD: [&str; 20] = [
     " ",
     ":",

@@ -219,7 +219,7 @@ pub(super) async fn a_replay_forgets_that_it_was_stopped(mut kit: Kit) {
 pub(super) async fn a_replay_drops_a_deadline_that_has_passed(mut kit: Kit) {
     let mut owner = kit.owner().await;
     let now = kit.now + HOUR;
-    // (deadline, fire, what becomes of the deadline)
+    // (deadline, fire, deadline after the replay)
     let cases = [
         (now - 1, now, None),
         (now - MINUTE, now + DAY, None),

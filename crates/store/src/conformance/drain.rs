@@ -42,7 +42,7 @@ fn mixed(kit: &Kit, count: u64) -> Vec<Timer> {
         .collect()
 }
 
-/// Applies to each timer what `ops` says; every operation must be done.
+/// Applies the operations of `ops` to each timer; every operation must be done.
 async fn each(owner: &Owner, timers: &[Timer], ops: impl Fn(&Timer) -> Vec<Op>) {
     for chunk in timers.chunks(200) {
         owner.apply(chunk.iter().flat_map(&ops).collect()).await;
@@ -236,8 +236,8 @@ pub(super) async fn after_wide_windows_were_loaded_bit_by_bit(mut kit: Kit) {
     let (mut now, mut wheel) = (kit.now, Vec::new());
     while now < kit.now + 5 * DAY {
         now = now + 5 * HOUR;
-        // Time goes by: what is due is settled before the next step. What was loaded beyond the
-        // horizon is kept.
+        // Time goes by: due timers are settled before the next step. Timers loaded beyond the
+        // horizon are kept.
         wheel.extend(owner.load(now).await);
         let fired: Vec<_> = wheel.extract_if(.., |t| t.fire <= now).collect();
         let ops: Vec<_> = fired.iter().map(|t| settle(t.record.timer.id, Verdict::Ack)).collect();

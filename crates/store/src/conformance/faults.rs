@@ -127,8 +127,8 @@ pub(super) async fn a_load_with_its_answer_lost(kit: Kit) {
     let timers: Vec<_> = (0..300).map(|n| pair.kit.timer(now + n * MINUTE)).collect();
     pair.apply(timers.iter().map(schedule_op).collect()).await.unwrap();
     for round in 1..6 {
-        // A store may have returned more than was asked for: only what follows an unload can be
-        // counted.
+        // A store may have returned more than was asked for: only a load right after an unload can
+        // be counted.
         pair.unload(Time::ZERO).await.unwrap();
         let fault = Fault::LoseNextAnswer(pair.kit.partition);
         if !pair.kit.fault(fault).await {

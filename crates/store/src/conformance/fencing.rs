@@ -1,7 +1,7 @@
 //! An owner that lost its partition: every call is refused and changes nothing.
 //!
 //! A lane that was told once may refuse by itself from then on. So each call under test is the
-//! first one that its owner makes after somebody else acquired the partition, and what can be seen
+//! first one that its owner makes after somebody else acquired the partition, and the visible state
 //! is compared through the new owner.
 
 use mtimer_types::{Key, KeyPolicy, Target, Time, Timer};
@@ -46,7 +46,7 @@ impl Scene {
         Self { kit, owner, key, pending, pending_once, parked, taken, unconfirmed, dead }
     }
 
-    /// Somebody else acquires the partition. Returns who had it, and what can be seen.
+    /// Somebody else acquires the partition. Returns the former owner and the visible state.
     async fn takeover(&mut self) -> (Owner, State) {
         let next = self.kit.owner().await;
         let old = std::mem::replace(&mut self.owner, next);

@@ -1,4 +1,4 @@
-//! What an implementation brings along so that the suite can run on it.
+//! The parts that an implementation brings along so that the suite can run on it.
 
 use std::sync::Arc;
 
@@ -39,12 +39,13 @@ pub trait Site: Send + Sync {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unsupported;
 
-/// What can go wrong on request.
+/// A fault that a harness injects on request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// What the lane of this partition sends next is applied by the store, but the answer is lost.
+    /// The next request that this partition's lane sends is applied by the store, but its answer is
+    /// lost.
     LoseNextAnswer(PartitionId),
-    /// What the lane of this partition sends next never arrives.
+    /// The next request that this partition's lane sends never arrives.
     LoseNextCall(PartitionId),
     /// The store cannot be reached, until [`Fault::ComeUp`].
     GoDown,

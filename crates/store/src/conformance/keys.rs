@@ -55,7 +55,7 @@ pub(super) async fn keep_tells_whether_an_attempt_may_have_begun(mut kit: Kit) {
         all
     };
     assert_eq!(begun(&owner).await, [false, false, true, true, false]);
-    // A predecessor may have sent what its claim covers.
+    // A predecessor may have sent the timers that its claim covers.
     owner.claim(kit.now + MINUTE).await;
     assert_eq!(begun(&owner).await, [false, false, true, true, false], "an owner knows what it has sent");
     let next = kit.owner().await;

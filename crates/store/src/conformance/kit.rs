@@ -1,4 +1,4 @@
-//! What the tests are written with: a site with its clock, ways to own its partition.
+//! The tools of the tests: a site with its clock, ways to own its partition.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -95,7 +95,7 @@ impl Kit {
         self.store().owner(self.partition).await.unwrap()
     }
 
-    /// What a well-behaved broker asks for next.
+    /// Returns the next acquisition that a well-behaved broker asks for.
     pub(super) async fn next_acquire(&mut self) -> Acquire {
         let stored = self.owner_record().await;
         self.version += 1;
@@ -114,7 +114,7 @@ impl Kit {
         Ok(Owner::new(acquired, self.store(), self.partition, self.now, self.far))
     }
 
-    /// Acquires the partition, whoever has it.
+    /// Acquires the partition from any owner.
     pub(super) async fn owner(&mut self) -> Owner {
         let acquire = self.next_acquire().await;
         self.acquire(acquire).await.unwrap()
@@ -159,7 +159,7 @@ impl Kit {
 /// A test: takes the harness, panics if the store breaks the contract.
 pub(super) type TestFn = for<'a> fn(&'a dyn Harness) -> BoxFuture<'a, ()>;
 
-/// What a panic said.
+/// Returns the message of a panic.
 pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without words").to_owned()

@@ -1,5 +1,5 @@
-//! The lease of a store that several brokers share, and what comes with it. A store without one
-//! passes and says so.
+//! The lease of a store that several brokers share, with its terms and the topology published under
+//! it. A store without one passes and says so.
 //!
 //! A lease runs out by a clock of the store's own, so these tests take leases that last for
 //! minutes, or for a few milliseconds where they wait until one has run out.
@@ -61,7 +61,7 @@ impl Broker {
         }
     }
 
-    /// Campaigns and must win. What was published before.
+    /// Campaigns and must win. Returns the lease and the topology that was published before.
     async fn win_over(&self, ttl_ms: u64) -> (Lease, Option<Bytes>) {
         match self.campaign(ttl_ms).await {
             Campaigned::Won { term, published } => (self.lease(term), published),
@@ -356,7 +356,7 @@ pub(super) async fn a_lost_answer_changes_nothing(mut kit: Kit) {
     let Some((one, two)) = brokers(&mut kit).await else { return };
     let lease = one.win(LONG).await;
     for _ in 0..10 {
-        // The connection is cut under whatever is under way.
+        // The connection is cut while a campaign is under way.
         let under_way = tokio::spawn(one.store.campaign(one.candidate(LONG)));
         if !kit.fault(Fault::GoDown).await {
             return;

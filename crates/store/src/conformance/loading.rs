@@ -1,4 +1,5 @@
-//! What is loaded, and up to where: nothing pending at or below the horizon is ever missing.
+//! Which timers are loaded, and up to where: nothing pending at or below the horizon is ever
+//! missing.
 //!
 //! Most tests let [`Pair`] keep the owner's wheel and check the promise after every load.
 
@@ -216,7 +217,7 @@ pub(super) async fn a_load_brings_nothing_back(kit: Kit) {
     let now = pair.kit.now;
     let timers: Vec<_> = (0..200).map(|n| pair.kit.amo(now + n)).collect();
     add(&mut pair, &timers).await;
-    // What is taken, settled or moved behind the load was in it; in the next one it is not.
+    // A timer that is taken, settled or moved behind the load was in it; in the next one it is not.
     let behind = vec![
         timers[..50].iter().map(|t| Op::take(t.id, 0)).collect(),
         timers[50..100].iter().map(|t| Op::settle(t.id, crate::Verdict::Ack)).collect(),

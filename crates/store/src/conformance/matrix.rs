@@ -13,7 +13,7 @@ use super::values::{DAY, HOUR, MINUTE, SECOND, YEAR, dead_verdict, unique};
 use crate::ops::{Cancel, Park, Purge, Replay, Reschedule, Unpark};
 use crate::{Op, RequestId, Verdict};
 
-/// What happens to a timer before the operation under test; `now` is where the prior claim ends.
+/// The history of a timer before the operation under test; `now` is where the prior claim ends.
 #[derive(Clone, Copy, Debug)]
 enum Spot {
     Nowhere,
@@ -117,7 +117,7 @@ impl Spot {
         )
     }
 
-    /// What the earlier owner does.
+    /// The operations of the earlier owner.
     fn before(self, timer: &Timer) -> Vec<Op> {
         let (id, due) = (timer.id, timer.due);
         let schedule = || schedule_with(timer, KeyPolicy::Create);
@@ -134,7 +134,7 @@ impl Spot {
         }
     }
 
-    /// What this owner does.
+    /// The operations of this owner.
     fn after(self, timer: &Timer, now: Time) -> Vec<Op> {
         let (id, due) = (timer.id, timer.due);
         match self {
@@ -220,7 +220,7 @@ async fn on_every_spot(kit: Kit, forms: &[Form<'_>]) {
             done = pair.check_get(&by_key(timer)).await;
         }
         done.unwrap_or_else(|e| panic!("a timer in spot {spot:?}, form {n} of the operation: {e}"));
-        // A repeat, with whatever answer the first time calls for.
+        // A repeat, with the answer that the first time calls for.
         let repeat = pair.apply(vec![op]).await;
         repeat
             .unwrap_or_else(|e| panic!("a timer in spot {spot:?}, form {n} of the operation, repeated: {e}"));

@@ -1,5 +1,5 @@
-//! The storage contract as code: what every implementation of [`crate::Store`] and [`crate::Lane`]
-//! must pass.
+//! The storage contract as code: the tests that every implementation of [`crate::Store`] and
+//! [`crate::Lane`] must pass.
 //!
 //! An implementation writes a [`Harness`] and calls [`crate::conformance_tests!`] in its tests:
 //!
@@ -16,8 +16,8 @@
 //! of no slots or scripts, and go by a clock that is an argument (set near the real one, because a
 //! store may forget outcomes by its own).
 //!
-//! Not in here: speed, real crashes and real networks; what happens when the repeat horizon has
-//! passed is tested only where the harness can make a store forget.
+//! Not in here: speed, real crashes and real networks; the behaviour after the repeat horizon is
+//! tested only where the harness can make a store forget.
 
 #![expect(clippy::disallowed_methods, reason = "suites run on real stores, in real time")]
 #![allow(clippy::unwrap_used, reason = "this is a test suite: it is meant to panic")]
@@ -131,7 +131,7 @@ macro_rules! conformance_as_tests {
     };
 }
 
-/// What [`crate::conformance_tests!`] makes of one test.
+/// Runs one test of [`crate::conformance_tests!`].
 #[doc(hidden)]
 pub fn run_as_test<H: Harness>(name: &str, make: impl FnOnce() -> H) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();

@@ -1,8 +1,8 @@
-//! The reference: what [`crate::ops`] says, once more and as plainly as possible, so that a store
-//! has something to be compared with. Three maps and no cleverness; it shares no code with the
-//! stores.
+//! The reference: the rules of [`crate::ops`], once more and as plainly as possible, so that a
+//! store has something to be compared with. Three maps and no cleverness; it shares no code with
+//! the stores.
 //!
-//! Not in here: loading (see `pair`), time limits of what is remembered, faults.
+//! Not in here: loading (see `pair`), time limits of remembered outcomes, faults.
 
 use std::collections::BTreeMap;
 

@@ -233,7 +233,7 @@ pub(super) async fn everything_survives_a_restart(mut kit: Kit) {
     assert_eq!(second.prior_claim, kit.now + SECOND);
     let mut after = second.state().await;
     after.owner = before.owner;
-    // What the claim covers is a matter of the epoch.
+    // Which timers the claim covers depends on the epoch.
     after.pending.iter_mut().for_each(|t| t.covered = false);
     assert_eq!(after, before);
     assert_eq!(second.schedule(&timer).await, OLD);

@@ -20,7 +20,7 @@ use crate::{
     Unconfirmed,
 };
 
-/// What differs, in words.
+/// The result of a check; the error names the difference in words.
 pub(super) type Check<T = ()> = Result<T, String>;
 
 pub(super) fn same<T: PartialEq + Debug>(what: &str, store: &T, reference: &T) -> Check {
@@ -43,7 +43,7 @@ fn same_rows<T: PartialEq + Debug>(what: &str, store: &[T], reference: &[T]) -> 
     Err(format!("{what}: rows too many {extra:?}, rows missing {missing:?}"))
 }
 
-/// A call that was made and not yet awaited, with what it must answer.
+/// A call that was made and not yet awaited, with the answers that it must give.
 pub(super) struct Called {
     what: String,
     answers: crate::LaneFuture<Vec<Answer>>,
@@ -55,7 +55,7 @@ pub(super) struct Pair {
     pub(super) kit: Kit,
     pub(super) owner: Owner,
     pub(super) model: Model,
-    /// What the owner has in memory, and when it fires.
+    /// The timers in the owner's memory, and when each fires.
     wheel: BTreeMap<TimerId, Time>,
     horizon: Time,
 }
@@ -89,8 +89,8 @@ impl Pair {
         self.settle(called).await
     }
 
-    /// The owner's memory after an operation: what is pending at or below the horizon was
-    /// remembered, what is not pending any more was dropped.
+    /// Updates the owner's memory after an operation: adds timers that are pending at or below the
+    /// horizon, drops those that are not pending any more.
     fn follow(&mut self) {
         let (wheel, horizon) = (&mut self.wheel, self.horizon);
         let fires: BTreeMap<TimerId, Time> =
@@ -99,8 +99,7 @@ impl Pair {
         wheel.extend(fires.into_iter().filter(|(_, fire)| *fire <= horizon));
     }
 
-    /// A load together with what may be going on around it: `calls` are made right behind it,
-    /// before any answer.
+    /// A load together with calls around it: `calls` are made right behind it, before any answer.
     pub(super) async fn load(&mut self, load: Load, calls: Vec<Vec<Op>>) -> Check<Loaded> {
         self.load_in_trouble(load, calls, None).await
     }
@@ -134,7 +133,7 @@ impl Pair {
             let (id, horizon) = (record.timer.id, loaded.horizon);
             return Err(format!("{load:?}: the horizon is {horizon}, but {id} at {fire} was never loaded"));
         }
-        // What the calls behind the load have filed or moved, the owner knows of itself.
+        // The owner knows by itself which timers the calls behind the load have filed or moved.
         self.wheel = wheel;
         self.horizon = loaded.horizon;
         self.follow();

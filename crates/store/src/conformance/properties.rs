@@ -1,5 +1,5 @@
-//! What each operation is, stated once more: suites and simulations compare what a store does with
-//! this, not with what the operations say of themselves.
+//! The properties of each operation, stated once more: suites and simulations compare a store's
+//! behaviour with this, not with the operations' own statements.
 
 use crate::ops::Op;
 

@@ -124,8 +124,8 @@ impl Case {
     fn op(&mut self, choice: Choice) -> Op {
         let mut r = SeededRandom::new(choice.seed);
         let timer = self.slot(choice, &mut r).clone();
-        // Mostly what makes sense where the timer is (so that sequences get somewhere), and
-        // anything at any time.
+        // Mostly operations that make sense where the timer is (so that sequences get somewhere),
+        // and anything at any time.
         let kinds = match self.pair.model.timers.get(&timer.id).map(|e| e.place) {
             _ if r.one_in(3) => Kind::ALL,
             None => &[Kind::Schedule, Kind::Schedule, Kind::Schedule, Kind::Cancel, Kind::Again],
@@ -326,10 +326,10 @@ fn makes_dead_letter(op: &Op) -> bool {
     }
 }
 
-/// What went wrong, and everything that was done before.
+/// The failure, and everything that was done before.
 type Failure = (String, Vec<String>);
 
-/// Runs one case; what went wrong and everything that was done.
+/// Runs one case.
 async fn run(harness: &dyn Harness, seed: u64, steps: &[Step], faulty: bool) -> Result<(), Failure> {
     let mut case = Case::new(harness, seed, faulty).await;
     for step in steps {

@@ -65,7 +65,7 @@ impl SeededRandom {
 
 /// Bits that look random, different for each `n`: the `n`-th number of seed 0.
 pub fn mix(n: u64) -> u64 {
-    /// What SplitMix64 adds to its state for each number.
+    /// SplitMix64 adds this to its state for each number.
     const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
     SeededRandom::new(n.wrapping_sub(1).wrapping_mul(STEP)).next_u64()
 }

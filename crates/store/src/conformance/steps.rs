@@ -1,4 +1,4 @@
-//! Loads in steps: bounded in number and bytes, always getting on, never losing what comes in
+//! Loads in steps: bounded in number and bytes, always getting on, never losing timers that come in
 //! between.
 
 use mtimer_types::{SlotWidth, Target, Time, Timer, TimerId};

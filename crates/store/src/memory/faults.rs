@@ -27,7 +27,7 @@ impl Faults {
     }
 
     /// Lanes carry out their calls, but the answers are lost with the connection. At [`Self::heal`]
-    /// each lane finds out what was applied and answers; if it was fenced or rolled back in
+    /// each lane finds out which calls were applied and answers; if it was fenced or rolled back in
     /// between, it ends without knowing.
     pub fn cut(&self, partition: PartitionId) {
         self.on(partition, |p| p.set_link(Reachability::Cut));
@@ -84,8 +84,8 @@ impl Faults {
         self.on(partition, |p| p.saved = Some(Box::new(p.stored.clone())));
     }
 
-    /// The partition forgets what was written since [`Self::save`] (as at a failover). Lanes learn
-    /// it with their next call. Nothing happens if nothing was saved.
+    /// The partition forgets the writes since [`Self::save`] (as at a failover). Lanes learn it
+    /// with their next call. Nothing happens if nothing was saved.
     pub fn roll_back(&self, partition: PartitionId) {
         self.on(partition, |p| {
             if let Some(saved) = p.saved.take() {
@@ -94,7 +94,7 @@ impl Faults {
         });
     }
 
-    /// Ends every lane to the partition as broken; what waited is not carried out.
+    /// Ends every lane to the partition as broken; waiting calls are not carried out.
     pub fn break_lanes(&self, partition: PartitionId, why: &str) {
         self.on(partition, |p| p.end_lanes(&LaneError::Broken(why.to_owned())));
     }

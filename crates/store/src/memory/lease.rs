@@ -5,7 +5,7 @@ use tokio::time::Instant;
 
 use crate::coordination::Lease;
 
-/// What is kept of a lease.
+/// The stored state of a lease.
 #[derive(Debug, Default)]
 pub(super) struct StoredLease {
     pub(super) held: Option<(Lease, Instant)>,

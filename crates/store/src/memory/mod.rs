@@ -8,7 +8,7 @@
 //! lane in the order of its calls. There is no clock and no randomness: equal calls give equal
 //! answers.
 //!
-//! Not in here: what operations mean (see [`crate::table`]), durability.
+//! Not in here: the meaning of operations (see [`crate::table`]), durability.
 
 mod coordination;
 mod faults;

@@ -1,4 +1,4 @@
-//! One partition of the in-memory store: what is stored, and the lanes that lead to it.
+//! One partition of the in-memory store: its stored state, and the lanes that lead to it.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -14,7 +14,7 @@ use crate::lane::{Health, OwnerRecord};
 use crate::ops::Batch;
 use crate::table::Context;
 
-/// What survives every owner.
+/// The state that survives every owner.
 #[derive(Clone, Default)]
 pub(super) struct Stored {
     pub(super) table: MemoryTable,
@@ -26,7 +26,7 @@ pub(super) struct Stored {
     pub(super) seq: u64,
 }
 
-/// Why what met [`Reachability::Cut`] has no answer.
+/// Why a call that met [`Reachability::Cut`] has no answer.
 pub(super) const CUT: &str = "the connection was lost";
 
 /// How the way to a partition is disturbed.
@@ -162,7 +162,7 @@ impl MemoryPartition {
         }
     }
 
-    /// Carries out and answers what a lane can by now.
+    /// Carries out and answers the calls that a lane can by now.
     pub(super) fn pump(&mut self, lane: u64) {
         let Some(lane) = self.lanes.get_mut(&lane) else { return };
         while lane.ended.is_some() || !matches!(self.link, Reachability::Down(_)) {

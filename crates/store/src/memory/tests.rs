@@ -1,5 +1,5 @@
-//! Lanes, owners and faults of the in-memory store. Nothing here needs a runtime: what is ready is
-//! ready at once.
+//! Lanes, owners and faults of the in-memory store. Nothing here needs a runtime: an answer that is
+//! ready is ready at the first poll.
 
 use futures_util::FutureExt;
 use mtimer_types::{DeadReason, Destination, Ended, KeyPolicy, Mode, Nonce, Target, Time, Timer, TimerId};
@@ -304,7 +304,7 @@ fn an_outcome_is_remembered_from_when_it_was_last_told() {
     };
     assert_eq!(set(1, 1_000), [true, false]);
     assert_eq!(set(1, 21_000), [true, false]);
-    // What was told first is forgotten by now.
+    // The outcome that was told first is forgotten by now.
     assert_eq!(set(2, 32_000), [true, true]);
 }
 

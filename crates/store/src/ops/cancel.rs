@@ -62,7 +62,7 @@ impl Operation for Cancel {
     }
 }
 
-/// What a cancel that is no repeat does.
+/// Decides a cancel that is no repeat.
 fn cancel<T: Table>(table: &mut T, ctx: &Context, cancel: &Cancel) -> Result<CancelAnswer, T::Error> {
     let Some(id) = resolve(table, &cancel.target)? else { return Ok(CancelAnswer::NotFound) };
     let Some(row) = table.row(id)? else { return cancel_unseen(table, ctx, id) };

@@ -1,4 +1,4 @@
-//! What the module of an operation has to say.
+//! The interface of an operation's module.
 
 use super::subject::Subject;
 use crate::answer::Answer;
@@ -8,7 +8,7 @@ use crate::table::{Context, Table};
 /// Who asks for an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Origin {
-    /// An application. It repeats what was not answered: see *Repeats* in [`crate::ops`].
+    /// An application. It repeats unanswered requests: see *Repeats* in [`crate::ops`].
     Client,
     /// A person, through a client. A repeat finds the timer where the first one has put it.
     Person,
@@ -16,7 +16,7 @@ pub enum Origin {
     Owner,
 }
 
-/// What an operation is, whatever it is about.
+/// The properties of a kind of operation, independent of its arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Properties {
     /// Who asks for it.
@@ -34,10 +34,10 @@ pub struct Properties {
 
 /// One kind of operation.
 pub trait Operation {
-    /// What it is.
+    /// The properties of this kind.
     const IS: Properties;
 
-    /// What it is about.
+    /// Returns the subject of the operation.
     fn subject(&self) -> Subject<'_>;
 
     /// The most retained timers of each kind ([`Retained`]) that it can make leave. It depends on

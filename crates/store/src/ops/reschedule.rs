@@ -51,7 +51,7 @@ impl Operation for Reschedule {
     }
 }
 
-/// What a reschedule that is no repeat does.
+/// Decides a reschedule that is no repeat.
 fn reschedule<T: Table>(
     table: &mut T,
     ctx: &Context,

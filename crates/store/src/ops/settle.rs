@@ -1,4 +1,4 @@
-//! Settle: what becomes of a timer after a delivery, or in place of one.
+//! Settle: the fate of a timer after a delivery, or in place of one.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub struct Settle {
     pub timer: Option<Arc<Timer>>,
 }
 
-/// What becomes of a timer after a delivery (or in place of one).
+/// The fate of a timer after a delivery (or in place of one).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// Done: removes a pending, parked or taken timer and frees its key. Gone if dead or nowhere.
@@ -48,8 +48,8 @@ pub enum Verdict {
         tier: u8,
         /// Failed attempts, this one included.
         failed: u32,
-        /// The handler's words, or what went wrong; at most 512 bytes (a longer text is cut), empty
-        /// for none.
+        /// The handler's words, or the cause of the failure; at most 512 bytes (a longer text is
+        /// cut), empty for none.
         error: Box<str>,
     },
     /// Moves a pending, parked or taken timer to the dead letters and frees its key. Done also if

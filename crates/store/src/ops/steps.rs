@@ -74,7 +74,7 @@ pub(super) fn has_not_begun(ctx: &Context, row: &Row) -> bool {
 }
 
 /// The next delivery is the first, and the timer was not stopped. Unless the caller knows of a
-/// delivery under way, none can have been started, in whatever epoch.
+/// delivery under way, none can have been started, in any epoch.
 pub(super) fn untouched(ctx: &Context, row: &Row) -> bool {
     row.record.attempt(ctx.covered(row)) == 1 && !row.record.progress.stopped
 }

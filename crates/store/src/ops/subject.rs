@@ -1,4 +1,4 @@
-//! What an operation is about.
+//! The subject of an operation: the timers and keys that it names.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use mtimer_types::{Key, Target, Timer, TimerId};
 use crate::answer::RequestId;
 use crate::place::Retained;
 
-/// What an operation is about, as far as its arguments tell.
+/// The subject of an operation, as far as its arguments tell.
 #[derive(Clone, Copy, Debug)]
 pub enum Subject<'a> {
     /// A timer that it brings along. A repeat has the same id.

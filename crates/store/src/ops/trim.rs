@@ -1,4 +1,4 @@
-//! Trim: what is retained for too long, or in too great a number, is removed.
+//! Trim: removes timers that are retained for too long, or in too great a number.
 
 use mtimer_types::Time;
 

@@ -1,4 +1,4 @@
-//! The bytes of records, and what a record counts.
+//! The bytes of records, and the attempts that a record counts.
 
 use mtimer_types::PartitionId;
 use proptest::prelude::*;

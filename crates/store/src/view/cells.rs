@@ -68,7 +68,7 @@ impl<K: Clone + Eq + Hash, V> Cells<K, V> {
         }
     }
 
-    /// What was written, in order: as read, and as it is now.
+    /// The written values, in order: as read, and as they are now.
     pub(super) fn written(&self) -> impl Iterator<Item = (Option<&V>, &V)> {
         self.order.iter().enumerate().filter_map(|(i, key)| {
             let cell = self.cells.get(key)?;
@@ -77,7 +77,7 @@ impl<K: Clone + Eq + Hash, V> Cells<K, V> {
         })
     }
 
-    /// Forgets what was written.
+    /// Forgets the written values.
     pub(super) fn undo(&mut self) {
         for key in self.order.drain(..) {
             if let Some(cell) = self.cells.get_mut(&key) {
@@ -86,8 +86,7 @@ impl<K: Clone + Eq + Hash, V> Cells<K, V> {
         }
     }
 
-    /// Makes what was written as if it had been read; returns, in order: key, value as read before,
-    /// value.
+    /// Makes the written values count as read; returns, in order: key, value as read before, value.
     pub(super) fn commit(&mut self) -> impl Iterator<Item = (K, Option<V>, V)>
     where
         V: Clone,

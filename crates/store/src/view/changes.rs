@@ -1,11 +1,11 @@
-//! What a decided batch changes.
+//! The changes of a decided batch.
 
 use mtimer_types::{Destination, Ended, Key, TimerId};
 
 use crate::answer::{Answer, RequestId};
 use crate::table::Row;
 
-/// The net effect of a batch. What ends as it began is not in it.
+/// The net effect of a batch. A value that ends as it began is not in it.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Changes {
     /// Timers, in the order in which they came to the place where they are (or left for good). One
@@ -28,7 +28,7 @@ pub struct RowChange {
     id: TimerId,
     /// As it was read; `None`: there was none.
     pub before: Option<Row>,
-    /// What to store; `None`: removed.
+    /// The row to store; `None`: removed.
     pub after: Option<Row>,
 }
 
@@ -41,7 +41,7 @@ pub struct KeyChange {
     pub key: Key,
     /// As it was read.
     pub before: Option<TimerId>,
-    /// What to store; `None`: the key is free.
+    /// The timer to store; `None`: the key is free.
     pub after: Option<TimerId>,
 }
 

@@ -1,4 +1,4 @@
-//! What decisions read, by name and by value.
+//! The facts that decisions read, by name and by value.
 
 use std::collections::HashSet;
 
@@ -29,7 +29,7 @@ pub enum Need {
     },
 }
 
-/// What was read: the answer to the [`Need`] of the same name.
+/// A fact that was read: the answer to the [`Need`] of the same name.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Fact {
     /// A timer, or none.
@@ -54,7 +54,8 @@ pub enum Fact {
     },
 }
 
-/// Lists what an operation reads, as far as its arguments tell. Most batches need nothing else.
+/// Lists the facts that an operation reads, as far as its arguments tell. Most batches need nothing
+/// else.
 pub fn first_needs(op: &Op) -> impl Iterator<Item = Need> + use<> {
     let needs = match op.subject() {
         Subject::New(timer) => {
@@ -111,7 +112,7 @@ impl NeedSet {
 }
 
 /// The highest number of retained timers that the operations so far can have removed, by kind: so
-/// many more have to be read. It depends on the operations alone, not on what was read, so it is
+/// many more have to be read. It depends on the operations alone, not on the facts read, so it is
 /// the same in every round.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Departures([usize; Retained::COUNT]);

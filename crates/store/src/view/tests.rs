@@ -52,9 +52,9 @@ fn run(turns: &[Turn], mut check: impl FnMut(&Context, &[Op], &Decided, &Remote)
     }
 }
 
-/// What the listings of a store must be if a batch counts by its net effect: those that are where
-/// they were keep their order, behind them come those that arrived, in the order in which the table
-/// has them.
+/// The expected listings of a store if a batch counts by its net effect: timers that are where they
+/// were keep their order, behind them come those that arrived, in the order in which the table has
+/// them.
 #[derive(Default)]
 struct Listings {
     at: HashMap<TimerId, At>,
@@ -119,7 +119,7 @@ fn assert_same(remote: &Remote, table: &mut MemoryTable, listings: &Listings, no
     assert_eq!(listed, remote.rows.values().filter(|row| listing(row.at).is_some()).count());
 }
 
-/// What the model knows of a row. The mark of the epoch means something only while it is pending.
+/// A row as the model knows it. The mark of the epoch means something only while it is pending.
 fn as_in_the_model(row: &Row) -> (Record, Place) {
     let mut record = row.record.clone();
     record.progress.fresh = record.progress.fresh.filter(|_| matches!(row.at, At::Pending { .. }));

@@ -30,7 +30,7 @@ impl Site for MemorySite {
         Box::pin(async move { Arc::new(store) as Arc<dyn Store> })
     }
 
-    /// The brokers restart; the state is what the store would have kept.
+    /// The brokers restart; the state is the one that the store would have kept.
     fn restart(&mut self) -> BoxFuture<'_, Result<(), Unsupported>> {
         Box::pin(async { Ok(()) })
     }

@@ -67,7 +67,8 @@ fn a_leader_that_is_not_reached_any_more_goes_on_while_another_broker_talks_to_i
     assert!(lab.node.leads());
     lab.pass(1, true);
     assert!(!lab.node.leads() && resigned(&lab.take()));
-    // What it owns it keeps, and with nobody else there it does not come back by itself.
+    // It keeps the partitions that it owns, and with nobody else there it does not come back by
+    // itself.
     lab.pass_while_free(60_000);
     let out = lab.take();
     assert_eq!((campaigns(&out), disowns(&out)), (0, vec![]));

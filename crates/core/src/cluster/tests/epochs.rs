@@ -1,8 +1,8 @@
-//! The highest epoch: who hears of it, and from whom.
+//! The highest epoch: which brokers hear of it, and from which.
 
 use super::*;
 
-/// The highest epoch in what is said to each other broker.
+/// The highest epoch in the answers to each other broker.
 fn told(out: &[NodeEffect]) -> Vec<(u64, u64)> {
     let told = out.iter().filter_map(|e| match e {
         NodeEffect::ToPeer(peer, PeerAnswer::Heard { epoch, .. }) => Some((peer.0, epoch.0)),

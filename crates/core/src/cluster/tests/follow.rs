@@ -1,4 +1,4 @@
-//! A follower and its leader: whom it believes, and for how long.
+//! A follower and its leader: which one it believes, and for how long.
 
 use mtimer_types::limits::MAX_TERM;
 

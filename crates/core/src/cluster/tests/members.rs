@@ -41,8 +41,8 @@ fn of_two_living_processes_with_one_address_the_second_is_refused() {
     lab.take();
     lab.beat(2, beat("a:1", 6));
     assert!(refused(&lab.take()).unwrap().contains("a:1"));
-    // Once the first is gone, or silent, the second is a new incarnation of it: it keeps what it
-    // had.
+    // Once the first is gone, or silent, the second is a new incarnation of it: it keeps its
+    // partitions.
     let before = lab.topology().clone();
     lab.feed(NodeInput::PeerGone(PeerId(1)));
     lab.beat(3, beat("a:1", 6));

@@ -1,4 +1,4 @@
-//! One rule, one test: a node alone with what others would say to it.
+//! One rule, one test: a node alone with the messages that others would send it.
 
 mod address;
 mod epochs;
@@ -26,7 +26,7 @@ struct Lab {
     now: u64,
     /// The cluster clock; it stands still.
     clock: Time,
-    /// What came out and was not looked at.
+    /// Effects that were not looked at.
     out: Vec<NodeEffect>,
     seqs: BTreeMap<u64, u64>,
 }
@@ -56,7 +56,7 @@ impl Lab {
         }
     }
 
-    /// A leader of this term, with what was published before.
+    /// A leader of this term, with the topology published before.
     fn leading(term: u64, published: Option<&Topology>) -> Self {
         let mut lab = Self::new();
         lab.win(term, published);
@@ -90,7 +90,7 @@ impl Lab {
         self.feed(NodeInput::Looked { sent: self.now, answer: Ok(holder) });
     }
 
-    /// Time passes, and whoever looks at the lease finds it free.
+    /// Time passes, and a node that looks at the lease finds it free.
     fn pass_while_free(&mut self, ms: u64) {
         let until = self.now + ms;
         while self.now < until {
@@ -184,7 +184,7 @@ impl Lab {
     }
 }
 
-/// What a leader says that has seen no epoch.
+/// The answer of a leader that has seen no epoch.
 fn heard(seq: u64, term: u64, topology: Option<Topology>) -> PeerAnswer {
     PeerAnswer::Heard { seq, term: Term(term), topology, epoch: Epoch(0) }
 }

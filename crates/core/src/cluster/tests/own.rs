@@ -1,4 +1,4 @@
-//! What a broker acquires and gives up, up to its own stop.
+//! The partitions that a broker acquires and gives up, up to its own stop.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Which addresses are refused, and what a broker too many is told.
+//! Which addresses are refused, and the answer to a broker too many.
 
 use mtimer_types::limits::{MAX_ADDRESS_BYTES, MAX_BROKERS};
 

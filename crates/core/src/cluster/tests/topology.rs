@@ -1,4 +1,4 @@
-//! What the leader assigns and publishes.
+//! The leader's assignments and the topologies that it publishes.
 
 use super::*;
 
@@ -21,8 +21,8 @@ fn a_new_leader_waits_for_those_who_had_something_and_believes_what_they_own() {
     assert!(lab.node.topology().is_none());
     lab.pass(1, true);
     assert_eq!(lab.topology().stamp(), (Term(7), 1));
-    // c:1 keeps 2 and 5 as published, and 4 as it says itself; what a:1 had goes to this broker,
-    // which keeps 1.
+    // c:1 keeps 2 and 5 as published, and 4 as it says itself; the partitions of a:1 go to this
+    // broker, which keeps 1.
     let of_c: Vec<u16> = lab.topology().partitions_of("c:1").map(|p| p.0).collect();
     assert_eq!(of_c, [2, 4, 5]);
 }

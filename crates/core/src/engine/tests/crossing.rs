@@ -1,5 +1,5 @@
-//! Random edits, outcomes, clients and owners that cross with answers of the store: what was
-//! answered holds for everything that is sent afterwards.
+//! Random edits, outcomes, clients and owners that cross with answers of the store: an answer holds
+//! for everything that is sent afterwards.
 
 use mtimer_protocol::ops::{
     Cancel, CancelReply, Replay, ReplayReply, Reschedule, RescheduleReply, Schedule, ScheduleReply,
@@ -11,7 +11,7 @@ use mtimer_types::Key;
 use super::*;
 use crate::rng::Rng;
 
-/// What is known of one timer.
+/// The facts about one timer.
 struct Life {
     timer: Timer,
     /// Its due time as far as it was answered, and others that it may have.
@@ -132,7 +132,7 @@ impl Crossing {
         self.ask(RequestOp::Reschedule(Reschedule { target, due, request }));
     }
 
-    /// Replays what is dead or unconfirmed.
+    /// Replays a dead or unconfirmed timer.
     fn replay(&mut self) {
         let Some(Target::Id(id)) = self.target() else { return };
         if !matches!(self.rig.place(id), Some(Place::Dead | Place::Taken { unconfirmed: true, .. })) {
@@ -145,7 +145,7 @@ impl Crossing {
         self.ask(RequestOp::Replay(Replay { id }));
     }
 
-    /// Nobody hears the answers to what was asked.
+    /// Nobody hears the answers to the open requests.
     fn forget_open(&mut self) {
         for (_, op) in std::mem::take(&mut self.open) {
             if let RequestOp::Replay(Replay { id }) = op {
@@ -211,7 +211,7 @@ impl Crossing {
         }
     }
 
-    /// Checks what was sent, in its order.
+    /// Checks the sent messages, in their order.
     fn read(&mut self) {
         for (session, message) in std::mem::take(&mut self.rig.sent) {
             match message {
@@ -280,7 +280,7 @@ impl Crossing {
             ) => {
                 let life = self.lives.get_mut(id).unwrap();
                 life.due = *due;
-                // What was asked for before was done before, or was not done.
+                // An earlier request was done before this one, or was not done.
                 let asked = life.perhaps.iter().position(|at| at == due).map_or(0, |n| n + 1);
                 life.perhaps.drain(..asked);
             }

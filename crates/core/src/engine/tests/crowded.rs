@@ -1,5 +1,5 @@
-//! When what waits for credit is parked: by how long nothing was taken, and by how much memory is
-//! used.
+//! When timers that wait for credit are parked: by how long nothing was taken, and by how much
+//! memory is used.
 
 use super::*;
 use crate::engine::attended::AttendedTime;

@@ -1,5 +1,5 @@
-//! No delivery begins after a timer's deadline, wherever the timer waits, and what has missed its
-//! deadline ends soon.
+//! No delivery begins after a timer's deadline, wherever the timer waits, and a timer that has
+//! missed its deadline ends soon.
 
 use mtimer_protocol::ops::{Cancel, ScheduleReply};
 use mtimer_types::{Ended, limits::REPEAT_HORIZON_MS};

@@ -1,4 +1,4 @@
-//! What need not be at once goes to the store together: plain acknowledgements and claims.
+//! Work that can wait goes to the store together: plain acknowledgements and claims.
 
 use super::*;
 use crate::engine::deferral::together_by;
@@ -37,7 +37,7 @@ fn stored(rig: &mut Rig) -> u32 {
     rig.sent.drain(..).map(accepted).sum()
 }
 
-/// When what waits goes.
+/// The time at which the waiting work goes.
 fn common_time(rig: &Rig) -> u64 {
     rig.ms / DEFER_MS * DEFER_MS + DEFER_MS
 }
@@ -253,7 +253,7 @@ fn claims_are_asked_for_at_the_same_times_and_never_later_than_before() {
                     effect => rig.carry_out(effect),
                 }
             }
-            // Only what the engine asks for: answers, alarms and its ticks.
+            // Only the inputs that the engine asks for: answers, alarms and its ticks.
             let answered = rig.unanswered.front_mut().and_then(FutureExt::now_or_never);
             if let Some(answer) = answered {
                 rig.unanswered.pop_front();

@@ -1,4 +1,4 @@
-//! To whom deliveries go, and how many at once.
+//! Which sessions get deliveries, and how many at once.
 
 use super::*;
 
@@ -109,7 +109,7 @@ fn who_has_said_goodbye_takes_nothing_more() {
     rig.schedule(1, next.clone());
     rig.run(50);
     assert_eq!(rig.take_deliveries(), []);
-    // What it has it may still settle.
+    // It may still settle the deliveries that it has.
     rig.settle(1, &d, HandlerOutcome::Ok);
     rig.join(2, "a", 10);
     rig.run(50);

@@ -12,7 +12,7 @@ use crate::engine::pending::{Own, Pending};
 use crate::engine::table::EntryState;
 
 impl Rig {
-    /// Lets a ms pass. What was on its way to the store before is answered after it: something
+    /// Lets a ms pass. Calls on their way to the store before are answered after it: something
     /// always is.
     fn run_pipelined(&mut self) {
         let before = self.unanswered.len();
@@ -155,7 +155,7 @@ fn a_reschedule_overtakes_the_move_to_the_park() {
     let options = EngineOptions { batch_ops: BATCH, park_after_ms: 5, ..EngineOptions::default() };
     let mut rig = Rig::new(options);
     rig.join(1, "b", 10);
-    // More than a batch takes of what goes to the park. Nobody takes these; what is ready first is
+    // More moves to the park than one batch takes. Nobody takes these timers; the first ready is
     // parked last.
     let timers: Vec<Timer> = (0..BATCH).map(|_| rig.timer("a", 50)).collect();
     let last = timers[0].id;

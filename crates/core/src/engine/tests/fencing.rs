@@ -1,4 +1,4 @@
-//! An owner that the store does not answer, or refuses: what it still sends and says.
+//! An owner that the store does not answer, or refuses: its last deliveries and replies.
 
 use mtimer_protocol::ops::ScheduleReply;
 use mtimer_types::limits::AWAY_MS;

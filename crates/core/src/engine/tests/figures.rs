@@ -1,4 +1,4 @@
-//! What the engine shows to its operators follows what happens.
+//! The figures that the engine shows to its operators follow the events.
 
 use mtimer_types::{DeadReason, Headers};
 

@@ -1,4 +1,4 @@
-//! A release in good order, and what the next owner makes of the deliveries that it lists.
+//! A release in good order, and how the next owner treats the deliveries that it lists.
 
 use mtimer_protocol::ops::{self, CancelReply};
 use mtimer_store::ops::Schedule;
@@ -22,7 +22,7 @@ fn left_under_way(timer: impl FnOnce(&mut Timer)) -> (MemoryStore, Delivery, u64
     (store, d, rig.ms)
 }
 
-/// How many deliveries whoever acquires the partition next inherits.
+/// Returns how many deliveries the next owner of the partition inherits.
 fn inherited(store: &MemoryStore, term: u64, ms: u64) -> usize {
     Rig::acquired(store.clone(), term, ms, EngineOptions::default()).inherited()
 }
@@ -279,7 +279,7 @@ fn a_delivery_that_is_still_under_way_is_handed_on() {
     assert_eq!((third.refusals(), third.place(d.id)), (vec![], None));
 }
 
-/// The handler of what was left under way is gone, and nobody takes it; so it is parked.
+/// The handler of the delivery left under way is gone, and nobody takes it; so it is parked.
 fn left_and_parked() -> (MemoryStore, Delivery, Rig) {
     let (store, d, ms) = left_under_way(|t| t.callback_timeout_ms = Some(1_000));
     let mut next = Rig::on(store.clone(), 2, ms + 1_200, EngineOptions::default());

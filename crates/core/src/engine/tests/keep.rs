@@ -1,4 +1,4 @@
-//! Keep: what the answer says of deliveries of the timer that has the key.
+//! Keep: how the answer reports deliveries of the timer that has the key.
 
 use mtimer_protocol::ops::{Schedule, ScheduleReply};
 use mtimer_types::Key;

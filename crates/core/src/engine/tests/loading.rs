@@ -1,4 +1,5 @@
-//! What is loaded and when, what goes back, and what a new owner makes of what it reads.
+//! Which timers are loaded and when, which go back, and how a new owner treats the timers that it
+//! reads.
 
 use mtimer_store::ops::Park;
 use mtimer_store::{Batch, ListPage, Load, Loaded, Op, Page};

@@ -51,7 +51,7 @@ use crate::{
 const START: u64 = 1_700_000_000_000;
 const P: PartitionId = PartitionId(0);
 
-/// An engine, a store, and what was sent to sessions.
+/// An engine, a store, and the messages sent to sessions.
 struct Rig {
     engine: Engine,
     store: MemoryStore,
@@ -59,14 +59,14 @@ struct Rig {
     unanswered: VecDeque<LaneFuture<CallAnswer>>,
     ms: u64,
     sent: Vec<(SessionId, ServerMessage)>,
-    /// What was told of traced timers.
+    /// Reported outcomes of traced timers.
     settled: Vec<(TimerId, Option<Verdict>)>,
-    /// What was told of dead letters.
+    /// Reported dead letters.
     died: Vec<Died>,
     released: bool,
     /// Why the ownership has ended, if it has.
     ended: Option<LaneError>,
-    /// What is applied is answered as not confirmed by enough replicas.
+    /// Applied operations are answered as not confirmed by enough replicas.
     unconfirmed: bool,
     /// The operations of batches are refused and not applied; their claims are.
     read_only: bool,

@@ -1,4 +1,4 @@
-//! The order of operations on one timer, and what memory makes of a store that knows better.
+//! The order of operations on one timer, and how memory corrects itself by the store's answers.
 
 use mtimer_protocol::ops::{self, CancelReply, ScheduleReply};
 use mtimer_store::ops::Schedule;
@@ -31,7 +31,7 @@ fn acknowledge(rig: &mut Rig, deliveries: &[Delivery]) {
     deliveries.iter().for_each(|d| rig.settle(1, d, HandlerOutcome::Ok));
 }
 
-/// What the client is told of what it asked for.
+/// Lets the held batches go. Returns the replies that the client gets.
 fn go_on(rig: &mut Rig) -> Vec<OpReply> {
     rig.take_replies();
     rig.engine.partition(P).unwrap().calls.release_batches();

@@ -73,8 +73,8 @@ fn what_comes_back_from_the_park_is_not_sent_before_a_claim_covers_it() {
     let t = rig.timer("a", 0);
     rig.schedule(1, t.clone());
     rig.run(1_000);
-    // A claim for another timer reaches a little ahead; what comes back waits for its turn until
-    // after that.
+    // A claim for another timer reaches a little ahead; a timer that comes back waits until after
+    // that.
     rig.join(2, "b", 1);
     let other = rig.timer("b", 10);
     rig.schedule(2, other);
@@ -87,7 +87,7 @@ fn what_comes_back_from_the_park_is_not_sent_before_a_claim_covers_it() {
     rig.turn();
     let sent = rig.take_deliveries().iter().any(|(_, d)| d.id == t.id);
     assert!(sent);
-    // Whoever comes next must know of every delivery: after it, a cancel is too late.
+    // The next owner must know of every delivery: after it, a cancel is too late.
     let next = Rig::on(store, 2, rig.ms, EngineOptions::default());
     let op = Op::Cancel(Cancel { target: Target::Id(t.id), sent_attempt: None, request: RequestId(1) });
     let batch = mtimer_store::Batch { now: next.now().time, claim: None, ops: vec![op] };
@@ -96,8 +96,8 @@ fn what_comes_back_from_the_park_is_not_sent_before_a_claim_covers_it() {
     assert!(!cancelled, "cancelled although it was delivered");
 }
 
-/// An engine of three partitions that have just begun, each with so many timers parked for "a".
-/// What else an acquisition begins with is not answered, so that every answer is to a page.
+/// An engine of three partitions that have just begun, each with so many timers parked for "a". The
+/// other calls that an acquisition begins with are not answered, so that every answer is to a page.
 pub(super) fn parked_in_three() -> (Engine, Now) {
     let now = Now { time: Time::from_ms(START), mono_ms: 0 };
     let mut engine = Engine::new(EngineOptions { partitions: 3, ..EngineOptions::default() }, now);

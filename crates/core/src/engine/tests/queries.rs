@@ -1,4 +1,4 @@
-//! Questions: what they cost the store, however many are asked at once.
+//! Questions: their cost for the store, however many are asked at once.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ struct Rig {
     /// The most calls of one partition that were under way.
     most_calls: usize,
     sent: Vec<(SessionId, ServerMessage)>,
-    /// What the shell was told that the store holds.
+    /// The store's contents as reported to the shell.
     stored: Vec<Option<Census>>,
     ms: u64,
 }
@@ -245,7 +245,7 @@ fn take_answers(rig: &mut super::Rig) -> Vec<QueryAnswer> {
     rig.sent.drain(..).filter_map(answer).collect()
 }
 
-/// What a partition of this number has, in a test: no two counts are equal.
+/// Returns the census of a partition of this number, in a test: no two counts are equal.
 fn census(at: u64) -> Census {
     let n = at + 1;
     Census {

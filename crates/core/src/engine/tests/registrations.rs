@@ -1,4 +1,4 @@
-//! Many registrations of one destination: what choosing one costs, and who gets what.
+//! Many registrations of one destination: the cost of choosing one, and each one's share.
 
 use mtimer_types::limits::MAX_REGISTRATIONS_OF_DESTINATION;
 

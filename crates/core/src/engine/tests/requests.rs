@@ -1,4 +1,4 @@
-//! Schedules, cancels and reschedules: refusals, repeats, and edits of what is on its way
+//! Schedules, cancels and reschedules: refusals, repeats, and edits of timers that are on their way
 //! elsewhere.
 
 use mtimer_protocol::ops::{

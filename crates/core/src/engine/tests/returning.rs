@@ -1,4 +1,4 @@
-//! What comes back from the park: how much at once, and what is left of it.
+//! The return from the park: how many timers at once, and how many are left.
 
 use mtimer_store::{ListPage, Page, Record};
 

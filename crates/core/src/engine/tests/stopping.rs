@@ -1,5 +1,5 @@
 //! Edits that cross with a take, with an outcome on its way to the store, or with a handover: after
-//! the answer nothing is sent that it rules out, and what is stopped ends at once.
+//! the answer nothing is sent that it rules out, and a stopped timer ends at once.
 
 use mtimer_protocol::ops::{
     Cancel, CancelReply, Replay, Reschedule, RescheduleReply, Schedule, ScheduleReply,

@@ -1,4 +1,4 @@
-//! Sweeps of parked timers: what they end, and how often they ask.
+//! Sweeps of parked timers: which timers they end, and how often they ask.
 
 use mtimer_store::ops::Settle;
 use mtimer_store::{ListPage, Op, Page, Record, Verdict};
@@ -29,7 +29,7 @@ fn row(now: Now, n: u64, deadline: Option<Time>) -> Record {
     Record::new(timer.into())
 }
 
-/// What a sweep of partition 0 ends when it finds these rows.
+/// Returns the timers that a sweep of partition 0 ends when it finds these rows.
 fn ended(engine: &mut Engine, now: Now, rows: Vec<Record>) -> Vec<TimerId> {
     page(engine, now, P, CallAnswer::List(ListPage::Parked(Page { rows, next: None })));
     let mut effects = Vec::new();

@@ -1,4 +1,5 @@
-//! What a broker of a cluster tells its sessions, and whom it sends elsewhere.
+//! The topology that a broker of a cluster tells its sessions, and which sessions it sends
+//! elsewhere.
 
 use mtimer_protocol::ops::ScheduleReply;
 use mtimer_protocol::{BrokerEntry, Topology};

@@ -17,11 +17,11 @@ pub(super) const TIMERS: u64 = 8;
 /// Requests of a case: even ones cancel, odd ones reschedule.
 pub(super) const REQUESTS: u64 = 12;
 
-/// What an owner does with one view.
+/// The actions of an owner on one view.
 #[derive(Clone, Debug)]
 pub(super) struct Turn {
     pub(super) pause_ms: u64,
-    /// A new owner, and what its predecessor had claimed.
+    /// A new owner, with the time up to which its predecessor had claimed.
     pub(super) takeover: Option<Time>,
     pub(super) batches: Vec<Vec<Op>>,
     /// The store reads the first needs before it asks for a decision.

@@ -1,4 +1,4 @@
-//! Which reads a batch needs, and what is left of what it does.
+//! Which reads a batch needs, and its net effect.
 
 use std::sync::Arc;
 

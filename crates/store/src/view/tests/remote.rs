@@ -9,7 +9,7 @@ use crate::ops::Op;
 use crate::table::{At, Context, Row};
 use crate::view::{Changes, Decided, Fact, Need, View, first_needs};
 
-/// What is stored.
+/// The stored state.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Remote {
     pub(super) rows: HashMap<TimerId, Row>,
