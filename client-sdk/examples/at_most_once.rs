@@ -1,7 +1,7 @@
 //! Something that must never happen twice: a text message that costs money.
 //!
-//! An at-most-once timer is delivered once at most, whatever fails. What was delivered and never
-//! confirmed is listed, and a person decides.
+//! An at-most-once timer is delivered once at most, under any failure. A timer that was delivered
+//! and never confirmed is listed, and a person decides.
 //!
 //! Start a broker with `mtimer dev`, then
 //! `cargo run -p mtimer-client --example at_most_once`. The addresses of other brokers,

@@ -1,4 +1,4 @@
-//! Many timers in little time: batches of a thousand, and what to do with those that were refused.
+//! Many timers in little time: batches of a thousand, and the handling of those that were refused.
 //!
 //! Start a broker with `mtimer dev`, then
 //! `cargo run --release -p mtimer-client --example batch_producer`. The addresses of other brokers,

@@ -1,7 +1,7 @@
 //! An order that is not paid in time is cancelled; paying it cancels the timer.
 //!
-//! The timer's key is the order's number, so whoever takes the payment need not know the timer's
-//! id.
+//! The timer's key is the order's number, so the code that takes the payment need not know the
+//! timer's id.
 //!
 //! Start a broker with `mtimer dev`, then
 //! `cargo run -p mtimer-client --example order_timeout`. The addresses of other brokers,
@@ -24,7 +24,8 @@ struct Order {
     total_cents: u64,
 }
 
-/// What all calls of the handler share: here a channel, elsewhere a pool of database connections.
+/// State shared by all calls of the handler: here a channel, elsewhere a pool of database
+/// connections.
 struct Shop {
     expired: mpsc::Sender<u32>,
 }

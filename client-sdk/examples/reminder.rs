@@ -1,5 +1,5 @@
 //! Reminders by mail, with a mail server that is not always there: retries, and dead letters for
-//! what cannot be sent.
+//! mails that cannot be sent.
 //!
 //! Start a broker with `mtimer dev`, then
 //! `cargo run -p mtimer-client --example reminder`. The addresses of other brokers,
@@ -63,8 +63,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         );
     }
 
-    // The mail server is back: deliver again what had only run out of attempts. The rest is thrown
-    // away.
+    // The mail server is back: deliver again the reminders that had only run out of attempts. The
+    // rest is thrown away.
     for row in dead {
         if row.timer.payload.starts_with(b"down") {
             println!("replayed: {:?}", client.replay(row.timer.id).await?);

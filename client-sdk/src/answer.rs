@@ -1,4 +1,4 @@
-//! What a client gets back.
+//! Answers to a client's calls.
 
 use mtimer_types::TimerId;
 
@@ -46,7 +46,7 @@ pub struct Info {
     pub software: String,
     /// Kind of store.
     pub store: String,
-    /// What an answered schedule means: `embedded-sync`, `embedded-fast`, `redis` or
+    /// The durability level of an answered schedule: `embedded-sync`, `embedded-fast`, `redis` or
     /// `redis-replicated`.
     pub durability: String,
     /// Partitions of the cluster; fixed for its life.

@@ -1,7 +1,7 @@
 //! Operations of one call that are waited for together.
 //!
-//! Each has its answer for itself, in whatever order they come; the caller is woken once, with
-//! all of them. No operation costs an allocation or a place in the queue for permits of its own.
+//! Each has its own answer, and they come in any order; the caller is woken once, with all of them.
+//! No operation costs an allocation or a place in the queue for permits of its own.
 //!
 //! Invariant: every [`Part`] ends exactly once, with an answer or, if it is dropped, without; the
 //! permits are released as they end.
@@ -122,8 +122,8 @@ impl BatchAnswers {
         self.len
     }
 
-    /// Waits for all answers, which are in the operations' order; what was given up without one
-    /// counts as closed.
+    /// Waits for all answers, in the order of the operations; an operation that was given up
+    /// without one counts as closed.
     pub(crate) async fn all(mut self) -> impl Iterator<Item = OpResult> {
         let answers = (&mut self.done).await.unwrap_or_default();
         let missing = self.len - answers.len();

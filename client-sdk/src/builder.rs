@@ -99,7 +99,7 @@ impl ClientBuilder {
 
     /// Limits how long a request may wait for a connection, or be sent again because a broker could
     /// not do it yet, before its call fails. Default: 10 s. A request that was sent and not
-    /// answered is waited for up to [`ClientBuilder::answer_timeout`], whatever this says.
+    /// answered is waited for up to [`ClientBuilder::answer_timeout`], also beyond this limit.
     pub fn request_timeout(mut self, timeout: Duration) -> Self {
         self.settings.request_timeout = timeout;
         self
@@ -141,7 +141,7 @@ impl ClientBuilder {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future closes what was connected.
+    /// Dropping the future closes the connections made by then.
     pub async fn connect(self) -> Result<Client, ConnectError> {
         Client::connect(self.settings).await
     }

@@ -1,4 +1,4 @@
-//! One delivery, and what a handler says of it.
+//! A delivery and its outcome.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::machine::origin::Origin;
 use crate::schedule::ms_u32;
 use crate::state::ClientState;
 
-/// One delivery of a timer: what a handler is called with.
+/// One delivery of a timer, the argument of a handler.
 ///
 /// ```
 /// use mtimer_client::{Callback, Outcome};
@@ -45,7 +45,7 @@ pub struct Callback {
     pub mode: Mode,
     /// How long the handler may take, from when the broker sent it.
     pub timeout: Duration,
-    /// What was scheduled with it.
+    /// The payload that was scheduled with it.
     pub payload: Bytes,
     pub(crate) headers: Headers,
     /// When it arrived, by this client's view of the cluster clock
@@ -88,7 +88,7 @@ impl Callback {
     }
 
     /// Asks for more time: the broker waits for the outcome this long from now, rounded up to ms
-    /// and at most 24 h, instead of what was left.
+    /// and at most 24 h, instead of the time that was left.
     ///
     /// Returns at once. The broker does not answer. If the timer's partition has moved to another
     /// broker, that one is asked; if the connection breaks, the delivery is lost.
@@ -104,8 +104,8 @@ impl Callback {
     /// The broker has counted the attempt as failed by then, and may have begun another; an
     /// [`Outcome::ok`] still settles a timer that lives.
     ///
-    /// The client ends no handler: dropping one half way may leave what it works on half done. A
-    /// handler that can be dropped ends itself:
+    /// The client ends no handler: dropping one half way may leave its work half done. A handler
+    /// that can be dropped ends itself:
     ///
     /// ```
     /// use mtimer_client::{Callback, Outcome};
@@ -133,7 +133,7 @@ impl Callback {
     }
 }
 
-/// Says what came of one delivery.
+/// The outcome of one delivery, as a handler reports it.
 ///
 /// A handler can return `()` and `Result<(), E>` in its place: `Err` is a [retry](Outcome::retry)
 /// with the error's text.
@@ -198,7 +198,7 @@ impl<E: Display> From<Result<(), E>> for Outcome {
     }
 }
 
-/// The error's text, cut at a character to what a broker keeps.
+/// The error's text, cut at a character boundary to the bytes that a broker keeps.
 fn cut(error: impl Display) -> String {
     let mut text = error.to_string();
     let mut end = text.len().min(crate::limits::MAX_ERROR_BYTES);

@@ -1,4 +1,4 @@
-//! The client: what applications call.
+//! The client that applications call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,7 +46,7 @@ impl Client {
         let (first, mut ready) = (state.first.wait(), state.ready.subscribe());
         let drive = driver::drive(Arc::clone(&state));
         state.tasks.spawn(state.token.clone().run_until_cancelled_owned(drive));
-        // From here on, dropping it closes what was connected.
+        // From here on, dropping it closes the connections.
         let client = Self { handle: Arc::new(StopOnDrop { state }) };
         // Without a word the runtime is ending.
         first.await.unwrap_or(Err(ConnectError::NoBroker))?;
@@ -61,15 +61,15 @@ impl Client {
     /// Returns the time by the cluster clock, to the millisecond.
     ///
     /// It is learned in the handshake, carried on by this machine's monotonic clock and the time
-    /// for which it was suspended, and corrected by every heartbeat and by the due times of what is
-    /// delivered. It is never behind a time that a broker has shown, and ahead of the cluster's
+    /// for which it was suspended, and corrected by every heartbeat and by the due times of
+    /// deliveries. It is never behind a time that a broker has shown, and ahead of the cluster's
     /// clock by a round trip and a millisecond at most. This machine's wall clock has no part in
     /// it.
     pub fn now(&self) -> Time {
         self.state().now()
     }
 
-    /// Returns what a broker said of itself in the latest handshake with any of them.
+    /// Returns a broker's description of itself, from the latest handshake with any of them.
     pub fn info(&self) -> Arc<Info> {
         self.state().info()
     }
@@ -260,7 +260,7 @@ impl Client {
 
     /// Takes a destination's callbacks, with the default settings of [`Client::register`].
     ///
-    /// See [`Register`] for what a handler may return and where it runs.
+    /// See [`Register`] for the return types of a handler and where it runs.
     ///
     /// # Errors
     ///
@@ -292,8 +292,8 @@ impl Client {
         Register::new(Arc::clone(&self.handle), dest.into())
     }
 
-    /// Takes no more callbacks, finishes those that were delivered, waits for the answers to what
-    /// is on its way, and closes the connections.
+    /// Takes no more callbacks, finishes those that were delivered, waits for the outstanding
+    /// answers, and closes the connections.
     ///
     /// Handlers may still make requests meanwhile; later ones fail with [`RequestError::Closed`].
     /// It waits for handlers without a limit, and for the brokers as long as a request may take

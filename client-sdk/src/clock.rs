@@ -22,7 +22,7 @@ pub(crate) struct RuntimeClock {
     origin: Instant,
     /// How far the clock that counts suspensions is ahead, µs; replaced in tests.
     ahead_us: fn() -> i64,
-    /// What the machine has been told of that.
+    /// How much of it the machine has been told.
     told_us: AtomicI64,
     /// The cluster's time at the origin, µs.
     at_origin: AtomicI64,
@@ -48,7 +48,7 @@ impl RuntimeClock {
         self.origin + moment.since_origin()
     }
 
-    /// What looks for suspensions, from here on.
+    /// Returns a log that finds suspensions from here on.
     pub(crate) fn suspensions(&self) -> SuspensionLog {
         let log = Suspensions::new(self.told_us.load(Ordering::Relaxed));
         SuspensionLog { log, told_us: 0 }

@@ -18,7 +18,7 @@ impl Client {
     /// their names; of counters whose names end in `_ms` the longest.
     ///
     /// Every broker counts over its partitions in the store for it. While partitions are between
-    /// two owners, what is in them is not counted; a client is counted by every broker that it is
+    /// two owners, their timers are not counted; a client is counted by every broker that it is
     /// connected to. The counter `stored_unknown_partitions` says how many partitions are not
     /// counted, `brokers_unanswered` how many brokers of the topology are not connected.
     ///
@@ -34,7 +34,7 @@ impl Client {
         loop {
             let brokers = self.connected_brokers();
             if brokers.is_empty() {
-                // One without a cluster around it, or whoever comes first.
+                // A broker without a cluster around it, or the first one to connect.
                 return status(self.state().query(Query::Status).await?);
             }
             let asked = brokers.clone();
@@ -75,8 +75,8 @@ impl Client {
         }
     }
 
-    /// Returns what every broker of the topology says of itself, by address. A broker without a
-    /// cluster around it goes by the address that the client has dialled.
+    /// Returns the view that every broker of the topology has of itself, by address. A broker
+    /// without a cluster around it goes by the address that the client has dialled.
     ///
     /// # Errors
     ///
@@ -124,7 +124,7 @@ impl Client {
         }
     }
 
-    /// What is not known because brokers of the topology were not asked.
+    /// Counts the brokers of the topology that were not asked, and their partitions.
     fn left_out(&self, asked: &[String]) -> Status {
         let Some(topology) = self.topology().filter(|_| !self.state().settings.one_broker) else {
             return Status::default();

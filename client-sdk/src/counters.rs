@@ -1,4 +1,4 @@
-//! What handlers count; the rest of [`Stats`] is the machine's.
+//! Counters of handlers; the rest of [`Stats`] is the machine's.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

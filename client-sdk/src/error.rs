@@ -1,5 +1,5 @@
-//! What can go wrong, one type per kind of call. Each says whether a retry can help and whether
-//! anything was done.
+//! Errors, one type per kind of call. Each says whether a retry can help and whether anything was
+//! done.
 
 use mtimer_protocol::{DecodeError, ErrorCode};
 use mtimer_types::InvalidTimer;
@@ -34,7 +34,7 @@ pub enum ConnectError {
     Unreachable {
         /// The address.
         broker: String,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The files for TLS cannot be used.
@@ -46,7 +46,7 @@ pub enum ConnectError {
     Encryption {
         /// The address.
         broker: String,
-        /// What is wrong, and what to do.
+        /// The fault, and the fix.
         what: String,
     },
     /// The hello does not fit the frame that a stranger may send.
@@ -81,12 +81,12 @@ pub enum ConnectError {
         /// The broker's words.
         message: String,
     },
-    /// What answers there does not speak the protocol.
+    /// The server at this address does not speak the protocol.
     #[error("{broker} does not speak mtimer's protocol: {what}")]
     Protocol {
         /// The address.
         broker: String,
-        /// What is wrong.
+        /// The fault.
         what: String,
     },
     /// The broker belongs to another cluster than the one the client first connected to.
@@ -127,8 +127,8 @@ impl ConnectError {
 /// Says why a request was not answered as hoped.
 ///
 /// [`RequestError::is_retryable`] says whether asking again can help,
-/// [`RequestError::has_no_side_effects`] whether it is certain that nothing was done. The client
-/// has repeated by itself what it could by then.
+/// [`RequestError::has_no_side_effects`] whether it is certain that nothing was done. By then the
+/// client has repeated by itself all requests that it could.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
     /// The broker said no, after repeats where they could help. Nothing was done: a repeat that is
@@ -163,7 +163,7 @@ pub enum RequestError {
         reason: String,
     },
     /// It may or may not have been done, and a repeat can no longer find out, because it comes too
-    /// late or is refused; `get` tells what is.
+    /// late or is refused; `get` tells the present state.
     #[error("the outcome is unknown ({reason}): ask with get")]
     Unknown {
         /// How that came about.
@@ -269,7 +269,7 @@ pub enum RegisterError {
     /// The concurrency is out of range.
     #[error("the concurrency is {given}, allowed are 1 to {limit}")]
     Concurrency {
-        /// What was asked.
+        /// The concurrency that was asked for.
         given: u32,
         /// Most.
         limit: u32,
@@ -292,7 +292,7 @@ pub enum RegisterError {
     },
 }
 
-/// Says what could not be finished before the client closed.
+/// Reports work that could not be finished before the client closed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CloseError {
     /// The broker did not confirm these outcomes; it may deliver their timers again.

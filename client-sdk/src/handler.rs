@@ -1,8 +1,8 @@
-//! Running handlers, and logging what fails.
+//! Runs handlers, and logs their failures.
 //!
 //! A registration has one dispatcher. It begins handlers in the order of arrival, as many at once
 //! as were asked for; it polls each one once where it stands, and only one that is not ready then
-//! gets a task of its own. Outcomes of what came together are handed over together.
+//! gets a task of its own. Outcomes of callbacks that came together are handed over together.
 
 use std::any::Any;
 use std::fmt::Display;
@@ -34,7 +34,7 @@ const TOGETHER_FOR: Duration = Duration::from_millis(1);
 /// Callbacks begun before others get a turn on this thread.
 const IN_A_ROW: u32 = 128;
 
-/// What a handler's future gives: its outcome, or why its payload could not be read.
+/// The result of a handler's future: its outcome, or why its payload could not be read.
 pub(crate) type Ran = Result<Outcome, serde_json::Error>;
 
 pub(crate) struct Dispatcher {
@@ -222,7 +222,7 @@ impl Attempted {
     }
 }
 
-/// Makes an outcome of what a handler has left; counts, remembers and logs it.
+/// Makes an outcome of a handler's result; counts, remembers and logs it.
 fn conclude(
     state: &ClientState,
     dedupe: Option<&Dedupe>,

@@ -2,8 +2,8 @@
 //!
 //! Invariant: nothing is written there, and the connection lives for one look only.
 //!
-//! Not in here: the lease itself. What the key says is a place to begin at; who owns what is the
-//! topology's.
+//! Not in here: the lease itself. The key names a place to begin at; the topology names the owners
+//! of partitions.
 
 use std::collections::BTreeSet;
 use std::fmt;

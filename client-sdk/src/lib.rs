@@ -15,7 +15,7 @@
 //!     number: u32,
 //! }
 //!
-//! /// What the calls of the handler share.
+//! /// State shared by the calls of the handler.
 //! struct Shop {
 //!     name: String,
 //! }
@@ -70,16 +70,17 @@
 //! duplicate, which has the same id and a higher `(epoch, attempt)`: handlers must bear being
 //! called twice. [`Register::dedupe`] removes duplicates within one process.
 //!
-//! [`Mode::AtMostOnce`] delivers a timer once at most, whatever fails. What may have been delivered
-//! and was never confirmed is listed by [`Client::unconfirmed`], and a person decides.
+//! [`Mode::AtMostOnce`] delivers a timer once at most, under any failure. A timer that may have
+//! been delivered and was never confirmed is listed by [`Client::unconfirmed`], and a person
+//! decides.
 //!
 //! # Errors, and which retry is safe
 //!
-//! The client repeats by itself what can be repeated, within [`ClientBuilder::request_timeout`] and
-//! for up to [`ClientBuilder::answer_timeout`] after a connection was lost with an answer
-//! outstanding. What is left is an error that tells two things: [`RequestError::is_retryable`],
-//! whether another try can help, and [`RequestError::has_no_side_effects`], whether it is certain
-//! that nothing was done.
+//! The client repeats by itself all requests that can be repeated, within
+//! [`ClientBuilder::request_timeout`] and for up to [`ClientBuilder::answer_timeout`] after a
+//! connection was lost with an answer outstanding. After that the call returns an error that tells
+//! two things: [`RequestError::is_retryable`], whether another try can help, and
+//! [`RequestError::has_no_side_effects`], whether it is certain that nothing was done.
 //!
 //! - Cancel, reschedule, purge and all questions can be called again in any case.
 //! - A schedule can be called again with the same id ([`Client::prepare`]): it never makes a second
@@ -103,19 +104,19 @@
 //! # Logs
 //!
 //! The client logs with `tracing`: lost connections, and each failure of a handler once, at level
-//! warn, with group, app, id and attempt. Payloads are never logged. What an error's own text says
+//! warn, with group, app, id and attempt. Payloads are never logged. The text of a handler's error
 //! is up to the application.
 
 // Purpose: everything that an application needs to talk to a cluster. Each request goes to the
-// broker that owns the timer's partition; what a broken connection left unanswered is repeated
-// elsewhere.
+// broker that owns the timer's partition; requests that a broken connection left unanswered are
+// repeated elsewhere.
 //
 // Invariant: a repeated request is the same request (same id, same request number, same time of
 // first sending), so that a repeat never makes a second timer. Nothing queues without a bound:
 // callers wait instead.
 //
-// Not in here: any decision of a broker. Which timer is due, what a retry costs and who owns a
-// partition are never guessed by a client.
+// Not in here: any decision of a broker. A client never guesses which timer is due, the cost of a
+// retry, or the owner of a partition.
 
 #![deny(missing_docs, clippy::missing_errors_doc, clippy::missing_panics_doc)]
 

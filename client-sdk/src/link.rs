@@ -72,7 +72,7 @@ impl DialAddress {
     }
 }
 
-/// What all connections of a client have in common.
+/// The addresses and the TLS settings for all connections of a client.
 #[derive(Debug)]
 pub(crate) struct Dialler {
     places: Vec<DialAddress>,

@@ -101,7 +101,8 @@ macro_rules! listing {
             ///
             /// # Cancel safety
             ///
-            /// Dropping the future loses what was read. It changes nothing at the brokers.
+            /// Dropping the future loses the rows that were read. It changes nothing at the
+            /// brokers.
             pub async fn all(mut self) -> Result<Vec<$row>, RequestError> {
                 while !self.end {
                     self.fetch().await?;

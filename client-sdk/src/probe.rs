@@ -49,7 +49,7 @@ impl ClientBuilder {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future closes what was connected.
+    /// Dropping the future closes the connection.
     pub async fn probe(self) -> Result<Probe, ConnectError> {
         let settings = self.observer().settings;
         let (connection, info) = connect(&settings).await?;
@@ -58,7 +58,7 @@ impl ClientBuilder {
 }
 
 impl Probe {
-    /// Returns what the broker said of itself.
+    /// Returns the broker's description of itself.
     pub fn info(&self) -> &Info {
         &self.info
     }
@@ -108,7 +108,7 @@ impl Probe {
         }
     }
 
-    /// Sends something and waits for what answers it.
+    /// Sends a message and waits for its answer.
     async fn ask<T>(
         &mut self,
         message: &ClientMessage,

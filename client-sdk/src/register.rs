@@ -1,4 +1,4 @@
-//! Registering handlers: what can be set, the shapes that a handler may have, and ending a
+//! Registering handlers: the settings, the shapes that a handler may have, and ending a
 //! registration.
 //!
 //! Not in here: running handlers (see [`crate::handler`]).
@@ -89,8 +89,8 @@ impl<S> Register<S> {
         let dedupe = (self.dedupe > 0).then(|| Arc::new(Dedupe::new(self.dedupe)));
         let dispatcher = Dispatcher::new(Arc::clone(&client_state), Arc::clone(&intake), number, dedupe);
         let token = client_state.token.clone();
-        // Also when it is cut short, or never begins: whoever waits for its end must not wait for
-        // ever.
+        // Also when it is cut short, or never begins: callers that wait for its end must not wait
+        // for ever.
         let done = intake.done.clone().drop_guard();
         client_state.tasks.spawn_on(
             async move {
@@ -154,7 +154,7 @@ impl Register {
     /// Starts taking callbacks with a handler of the payload, read as JSON, and the [`Callback`].
     ///
     /// A payload that cannot be read as a `T` never gets to the handler: its timer is a dead letter
-    /// at once ([`Outcome::fail`]), with what is wrong as its last error.
+    /// at once ([`Outcome::fail`]), with the cause as its last error.
     ///
     /// ```no_run
     /// # use mtimer_client::{Callback, Client, Destination, RegisterError};
@@ -217,7 +217,7 @@ impl<S: Send + Sync + 'static> Register<Arc<S>> {
     /// the [`Callback`].
     ///
     /// A payload that cannot be read as a `T` never gets to the handler: its timer is a dead letter
-    /// at once ([`Outcome::fail`]), with what is wrong as its last error.
+    /// at once ([`Outcome::fail`]), with the cause as its last error.
     ///
     /// ```no_run
     /// # use mtimer_client::{Callback, Client, Destination, RegisterError};
@@ -263,8 +263,8 @@ impl<S: Send + Sync + 'static> Register<Arc<S>> {
     }
 }
 
-/// Takes callbacks for as long as it lives. Dropping it takes no more; what was delivered is still
-/// handled.
+/// Takes callbacks for as long as it lives. Once it is dropped it takes no more; delivered
+/// callbacks are still handled.
 ///
 /// It keeps the client alive, as a clone of it does.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! What an application asks for.
+//! Descriptions of the timers to schedule.
 
 use std::time::{Duration, SystemTime};
 
@@ -145,7 +145,7 @@ impl Schedule {
         self
     }
 
-    /// Says what happens if the key names a live timer already. Default: [`KeyPolicy::Create`].
+    /// Sets the policy for a key that names a live timer already. Default: [`KeyPolicy::Create`].
     pub fn policy(mut self, policy: KeyPolicy) -> Self {
         self.policy = policy;
         self
@@ -180,13 +180,13 @@ impl Schedule {
         self
     }
 
-    /// Sets what the handler gets: up to 64 KiB. Default: nothing.
+    /// Sets the payload that the handler gets: up to 64 KiB. Default: nothing.
     pub fn payload(mut self, payload: impl Into<Bytes>) -> Self {
         self.payload = payload.into();
         self
     }
 
-    /// Sets what the handler gets to this value as JSON: up to 64 KiB.
+    /// Sets the payload that the handler gets to this value as JSON: up to 64 KiB.
     ///
     /// # Errors
     ///
@@ -216,7 +216,7 @@ impl Schedule {
         self
     }
 
-    /// What [`Schedule::resolve`] made, to be resolved again to the same.
+    /// Makes a schedule of a result of [`Schedule::resolve`]; it resolves to the same again.
     pub(crate) fn fixed(timer: Timer, policy: KeyPolicy) -> Self {
         Self {
             dest: timer.dest,

@@ -82,7 +82,7 @@ impl ClientState {
             match self.acquire(total).await.map(|permits| self.hand_over_all(chunk, &weights, permits)) {
                 Ok(waiting) => asked.push_back(waiting),
                 Err(error) => {
-                    // What was handed over before is answered before it.
+                    // Operations handed over before are answered before it.
                     collect(&mut asked, &mut answers, 0).await;
                     answers.extend(std::iter::repeat_n(Err(error), waiting));
                 }

@@ -1,11 +1,10 @@
 //! One connection's life: it is made, and has a reader and a writer then.
 //!
-//! The writer sends what is queued whenever it is free, as much as there is: callers that come
-//! while it writes travel together, and a lone one goes at once. The reader hands what arrives to
-//! the machine.
+//! The writer sends all queued messages whenever it is free: callers that come while it writes
+//! travel together, and a lone one goes at once. The reader hands arriving messages to the machine.
 //!
-//! Invariant: whatever arrives, a session ends with a reason; it does not panic, and it keeps
-//! nothing without a bound.
+//! Invariant: no input makes a session panic, end without a reason, or keep anything without a
+//! bound.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -25,7 +24,7 @@ use crate::machine::{Input, Transmit};
 use crate::shell::{Dial, Link, Runtime};
 use crate::state::ClientState;
 
-/// Heartbeats within which the broker is to take what is written.
+/// Heartbeats within which the broker is to take the written bytes.
 const BEATS: u64 = HEARTBEAT_TIMEOUT_MS / HEARTBEAT_MS;
 /// Steps in which a write is waited for.
 const WRITE_STEP: Duration = Duration::from_millis(20);
@@ -80,7 +79,7 @@ async fn serve(
     }
 }
 
-/// Takes in what arrives. `any`: something has.
+/// Takes in arriving messages. `any`: one has arrived.
 async fn read(state: &Arc<ClientState>, connection: u64, frames: &mut Frames, any: &mut bool) -> LinkError {
     loop {
         let body = match frames.next().await {

@@ -1,5 +1,5 @@
-//! Settings of a client, as its parts read them. [`ClientBuilder`](crate::ClientBuilder) says what
-//! each means.
+//! Settings of a client, as its parts read them. [`ClientBuilder`](crate::ClientBuilder) documents
+//! each.
 
 use std::fmt;
 use std::time::Duration;

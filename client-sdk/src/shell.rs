@@ -1,7 +1,7 @@
-//! The machine behind its lock, and what its events mean in a runtime.
+//! The machine behind its lock, and the effects of its events in a runtime.
 //!
-//! Invariant: whatever has gone into the machine, all its events have been taken out before the
-//! lock is released. What may take a while is done after that.
+//! Invariant: after any input, all events of the machine are taken out before the lock is released.
+//! Work that may take a while is done after that.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -135,7 +135,8 @@ impl Shell {
         Self { machine, suspensions, links: HashMap::new(), dials: Vec::new(), armed: None }
     }
 
-    /// Takes the machine's events out: what concerns connections is done, the rest is returned.
+    /// Takes the machine's events out: those about connections are carried out, the rest are
+    /// returned.
     pub(crate) fn drain(&mut self) -> Vec<Event<Runtime>> {
         let mut rest = Vec::new();
         while let Some(event) = self.machine.poll_event() {
@@ -212,7 +213,7 @@ impl<T> Mailbox<T> {
     /// The event is there.
     pub(crate) fn put(&self, event: T) {
         if let Some(sender) = self.0.locked().take() {
-            // Whoever waited may have stopped.
+            // The caller may have stopped waiting.
             let _ = sender.send(event);
         }
     }

@@ -8,7 +8,7 @@ use mtimer_types::{Cohorts, Destination, Key, PartitionId, Time, TimerId};
 use crate::sync::Locked;
 
 /// Schedules in a row that go to the same partition: a batch of the broker, which files them in the
-/// order of their due times, so that neighbours share what is written.
+/// order of their due times, so that neighbours share writes.
 const PARTITION_RUN: u64 = 512;
 
 /// Where new timers of one client go.

@@ -96,12 +96,12 @@ impl ClientState {
         })
     }
 
-    /// Tells the machine what has happened.
+    /// Gives the machine an input.
     pub(crate) fn handle(&self, input: Input<Runtime>) {
         self.with(|machine, now| machine.handle(now, input));
     }
 
-    /// Works with the machine, and does what it asks for.
+    /// Works with the machine, and carries out its events.
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut Machine<Runtime>, Moment) -> R) -> R {
         let mut shell = self.shell();
         let result = work(&mut shell.machine, self.clock.moment());
@@ -120,7 +120,7 @@ impl ClientState {
         shell
     }
 
-    /// Releases the lock; returns what is to be told after that.
+    /// Releases the lock; returns the events to tell after that.
     fn release(&self, mut shell: MutexGuard<'_, Shell>) -> Vec<Event<Runtime>> {
         let events = shell.drain();
         if events.iter().any(|event| matches!(event, Event::Rerouted | Event::Opened { .. }))
@@ -195,9 +195,9 @@ impl ClientState {
         self.first.put(Ok(()));
     }
 
-    /// Publishes whether there is a connection. Of several calls at once the last one sees what all
-    /// of them have done. The machine's lock is taken while holding `connected`'s lock, as by a
-    /// caller who holds a borrow of it; never the other way round.
+    /// Publishes whether there is a connection. Of several calls at once the last one sees the
+    /// effects of all of them. The machine's lock is taken while holding `connected`'s lock, as by
+    /// a caller who holds a borrow of it; never the other way round.
     fn tell_connected(&self) {
         self.connected.send_if_modified(|published| {
             let connected = self.shell.locked().machine.is_connected();
@@ -214,7 +214,7 @@ impl ClientState {
         self.clock.time()
     }
 
-    /// What a broker has said of itself in the latest handshake.
+    /// A broker's description of itself, from the latest handshake.
     pub(crate) fn info(&self) -> Arc<Info> {
         Arc::clone(&self.info.locked())
     }
@@ -276,9 +276,9 @@ impl ClientState {
     }
 }
 
-/// Logs the end of a connection. What is tried until there is another one is not logged.
+/// Logs the end of a connection. The attempts until there is another one are not logged.
 ///
-/// A client that closes wants its connections to end. What is left open then is in the result of
+/// A client that closes wants its connections to end. Work left open then is in the result of
 /// [`Client::close`](crate::Client::close).
 fn say_lost(broker: &str, session: u64, end: &LinkError, rest: ConnectionsLeft) {
     let reason = end.to_string();
@@ -301,7 +301,7 @@ fn say_lost(broker: &str, session: u64, end: &LinkError, rest: ConnectionsLeft) 
     }
 }
 
-/// What handles hold: when the last one is dropped, everything stops.
+/// State held by handles: when the last handle is dropped, everything stops.
 #[derive(Debug)]
 pub(crate) struct StopOnDrop {
     pub(crate) state: Arc<ClientState>,

@@ -9,12 +9,13 @@ use tokio::task::spawn_blocking;
 use crate::ConnectError;
 use crate::sync::Locked;
 
-/// How to recognise brokers, and what to show them; for [`ClientBuilder::tls`].
+/// The authorities that brokers' certificates are checked by, and the client's own certificate; for
+/// [`ClientBuilder::tls`].
 ///
 /// TLS 1.3 or 1.2. A broker's certificate is always checked: it has to be signed by an authority
 /// given here, and made out to the host that the client connects to. Files are read again for every
 /// connection, so that renewed certificates are used without a restart; if they cannot be read
-/// then, what was read last is used.
+/// then, the contents read last are used.
 ///
 /// ```no_run
 /// # use mtimer_client::{Client, ConnectError, TlsOptions};
@@ -69,7 +70,7 @@ impl TlsOptions {
     }
 }
 
-/// What the options say at present.
+/// The TLS options, with the contents of their files as read last.
 #[derive(Debug)]
 pub(crate) struct CurrentTls {
     options: ClientTlsOptions,
@@ -84,7 +85,7 @@ impl CurrentTls {
         Ok(Self { options, last })
     }
 
-    /// Reads the files again; what was read last if that fails.
+    /// Reads the files again; returns the contents read last if that fails.
     pub(crate) async fn current(&self) -> ClientTls {
         let options = self.options.clone();
         match spawn_blocking(move || ClientTls::open(&options)).await {

@@ -1,4 +1,4 @@
-//! Spans of what the client does for an application, and the trace that a timer carries.
+//! Spans of the client's work for an application, and the trace that a timer carries.
 //!
 //! Purpose: `mtimer.schedule` and `mtimer.schedule_all` around requests, `mtimer.callback` around
 //! handlers, all at the level INFO with the target `mtimer_client::trace`. With the feature `otel`
@@ -67,7 +67,7 @@ pub(crate) fn concluded(span: &Span, outcome: &Outcome) {
 pub(crate) struct Carried(Headers);
 
 impl Carried {
-    /// The context of a span or, if nobody traces it, of whatever is being traced around it.
+    /// The context of a span or, if nobody traces it, the current context around it.
     pub(crate) fn of(span: &Span) -> Self {
         Self(propagation::context(span))
     }
@@ -105,7 +105,7 @@ mod propagation {
 
     use super::*;
 
-    /// What the brokers write into `tracestate` of one timer means nothing for another.
+    /// The brokers' key in `tracestate`. Its value of one timer means nothing for another.
     const BROKERS: &str = "mtimer";
 
     /// The context that goes into timers, as headers.

@@ -289,7 +289,7 @@ async fn a_stopped_registration_finishes_what_it_has() {
     until("it has arrived", || client.stats().received == 1).await;
     let stop = tokio::spawn(registration.stop());
     assert_eq!(peer.recv().await, ClientMessage::Unregister { registration: number });
-    // What was on its way is still handled.
+    // A callback that was on its way is still handled.
     peer.deliver(number, vec![delivery(2)]).await;
     assert_eq!(peer.settle(2).await.len(), 2);
     stop.await.unwrap();

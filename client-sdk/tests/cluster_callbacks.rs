@@ -38,7 +38,7 @@ async fn credit_is_divided_among_the_brokers_and_anew_when_they_change() {
     assert_eq!(cluster.registrations().await.1, [1; 3]);
     let topology = cluster.topology_of(2, &[0, 1], |p| p % 2);
     cluster.tell(0, topology).await;
-    // The third is left, as nothing is open with it; the share of one handler stays what it was.
+    // The third is left, as nothing is open with it; the share of one handler stays as it was.
     for peer in &mut cluster.peers[..2] {
         assert_eq!(peer.registration(&dest()).await.1, 50);
     }

@@ -178,8 +178,8 @@ async fn closing_stops_new_requests_to_that_broker_only() {
     waits.await.unwrap().unwrap();
     held.reply(&request, done(9)).await;
     open.await.unwrap().unwrap();
-    // It may still deliver what it had taken; once it is no part of the cluster any more, it is
-    // left.
+    // It may still deliver timers that it had taken; once it is no part of the cluster any more, it
+    // is left.
     held.silent(Duration::from_secs(1)).await;
     let topology = cluster.topology_of(3, &[1], |_| 0);
     cluster.tell(0, topology).await;

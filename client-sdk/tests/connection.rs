@@ -325,7 +325,7 @@ async fn a_broker_that_takes_nothing_is_given_up() {
         async move { client.schedule_all(vec![schedule; 400]).await }
     });
     let mut peer = broker.accept().await;
-    // What it had not taken comes again, all of it.
+    // All operations that it had not taken come again.
     let mut seen = 0;
     while seen < 400 {
         let request = peer.request().await;
@@ -347,7 +347,7 @@ async fn a_callback_is_never_received_before_its_due_time() {
         move |callback: Callback| std::future::ready(seen.send(callback).map_err(|e| e.to_string()));
     let registration = client.on(dest(), handler).unwrap();
     let (number, _) = peer.registration(&dest()).await;
-    // The broker's clock is a little ahead of what this client makes of it, as it may be between
+    // The broker's clock is a little ahead of this client's estimate of it, as it may be between
     // two heartbeats; then by an hour, which no broker's clock is.
     for ahead_ms in [2, 3_600_000] {
         let due = client.now() + ahead_ms;

@@ -1,5 +1,4 @@
-//! Handlers with state and typed payloads: payloads that cannot be read, and what is logged of a
-//! failure.
+//! Handlers with state and typed payloads: payloads that cannot be read, and the log of a failure.
 
 #![allow(clippy::unwrap_used)]
 
@@ -27,7 +26,7 @@ struct Order {
     number: u32,
 }
 
-/// What the handlers share.
+/// State shared by the handlers.
 type Seen = Mutex<Vec<u32>>;
 
 async fn on_order(seen: Arc<Seen>, order: Order, callback: Callback) -> Result<(), String> {
@@ -117,7 +116,7 @@ async fn a_payload_that_cannot_be_read_is_a_dead_letter_after_one_attempt() {
     broker.stop().await.unwrap();
 }
 
-/// Keeps what is logged on this thread, a line for each event.
+/// Keeps the log of this thread, a line for each event.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 

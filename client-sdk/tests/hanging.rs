@@ -1,4 +1,4 @@
-//! Handlers that hang: their places, and what waits for one.
+//! Handlers that hang: their places, and callbacks that wait for one.
 
 #![allow(clippy::unwrap_used)]
 

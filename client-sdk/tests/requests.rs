@@ -282,7 +282,8 @@ async fn what_cannot_be_done_yet_is_tried_again_for_a_while() {
             peer.send(ServerMessage::Reply { corr: first.corr, replies: vec![failed(code)] }).await;
             let again = peer.request().await;
             assert_eq!(ids(&again), ids(&first));
-            // What may have been stored keeps its time; where nothing was done it is a new request.
+            // A request that may have been stored keeps its time; if nothing was done it is a new
+            // request.
             assert_eq!(again.first_sent == first.first_sent, code == ErrorCode::NotReplicated, "{code:?}");
             peer.scheduled(&again).await;
         });

@@ -1,4 +1,4 @@
-//! Traces: what spans the client makes, and what timers carry of them.
+//! Traces: the spans that the client makes, and the context that timers carry.
 
 #![allow(clippy::unwrap_used)]
 
@@ -134,7 +134,7 @@ async fn a_handlers_span_is_the_child_of_the_timers() {
             async move {
                 tracing::info_span!("work").in_scope(|| {});
                 if callback.id.random() == 2 {
-                    // What it schedules belongs to the same trace.
+                    // A timer that it schedules belongs to the same trace.
                     client.schedule(soon()).await.unwrap();
                     return Outcome::ok();
                 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mtimer_types::Backoff;
 
-/// Pauses before what a broker could not do yet is asked again.
+/// Pauses before a request that a broker could not do yet is repeated.
 pub(crate) const RETRY: Backoff = Backoff::new(Duration::from_millis(25), Duration::from_secs(1));
 /// Pauses before all addresses are tried again.
 pub(crate) const RECONNECT: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(2));

@@ -23,7 +23,7 @@ pub(crate) struct PendingOp<T> {
     pub(crate) waiter: Waiter<T>,
 }
 
-/// Who waits, and what happened to the operation so far.
+/// The waiting caller, and the history of the operation so far.
 #[derive(Debug)]
 pub(crate) struct Waiter<T> {
     token: T,
@@ -33,7 +33,7 @@ pub(crate) struct Waiter<T> {
     pace: Pace,
 }
 
-/// What is known of the sendings of an operation.
+/// The known state of an operation's sendings.
 #[derive(Debug)]
 enum Sendings {
     /// There are none, or each was answered by a word that nothing was done.
@@ -43,8 +43,7 @@ enum Sendings {
     /// Of one at least nobody knows whether it was done: its connection is gone, or the broker says
     /// so.
     Lost { first: First, repeated: bool, refusal: Option<Box<RequestError>> },
-    /// A broker said that it is stored, but not confirmed. It stays so, whatever a later sending
-    /// meets.
+    /// A broker said that it is stored, but not confirmed. It stays so after any later sending.
     Stored { first: First, message: String, loss: Loss },
 }
 
@@ -80,7 +79,7 @@ pub(crate) struct Answered<T> {
     pub(crate) answer: Result<OpReply, RequestError>,
 }
 
-/// What becomes of an operation that was sent.
+/// The next step of an operation that was sent.
 #[derive(Debug)]
 pub(crate) enum RetryPlan<T> {
     /// It has ended.
@@ -305,7 +304,7 @@ pub(crate) struct RequestFrame<T> {
     pub(crate) connection: u64,
     pub(crate) first: First,
     pub(crate) corr: u64,
-    /// What goes on the wire: a request with the operations.
+    /// The message for the wire: a request with the operations.
     pub(crate) message: ClientMessage,
     /// The rest of them, in the same order.
     pub(crate) waiters: Vec<(PartitionId, Waiter<T>)>,

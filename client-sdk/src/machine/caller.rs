@@ -1,4 +1,4 @@
-//! What a machine is given by whoever uses it: tokens that come back with answers, the places where
+//! Types that the user of a machine supplies: tokens that come back with answers, the places where
 //! callbacks wait, and random numbers.
 
 use std::fmt::Debug;
@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use crate::machine::inbox::Inbox;
 use crate::machine::random::Random;
 
-/// The types of whoever uses a machine.
+/// The types of a machine's user.
 pub(crate) trait Caller: Sized + 'static {
     /// Waits for the answer to an operation.
     type Call: Waiting;
@@ -20,7 +20,8 @@ pub(crate) trait Caller: Sized + 'static {
 
 /// A token that comes back with an answer.
 pub(crate) trait Waiting: Debug {
-    /// Whether nobody waits for the answer any more. What has not been sent then is not sent.
+    /// Whether nobody waits for the answer any more. A request that has not been sent then is not
+    /// sent.
     fn is_abandoned(&self) -> bool;
 }
 

@@ -25,9 +25,9 @@ use mtimer_types::Time;
 use crate::machine::moment::Moment;
 
 /// How far a due time may move the estimate, µs. Brokers tell of a correction by more than 1 ms
-/// before they deliver what is due by it, so the estimate lags by a few milliseconds at most,
-/// unless this host was frozen and cannot tell. A due time that is further ahead may be that of a
-/// broker that started after the deciding clock had stepped back.
+/// before they deliver timers that are due by it, so the estimate lags by a few milliseconds at
+/// most, unless this host was frozen and cannot tell. A due time that is further ahead may be that
+/// of a broker that started after the deciding clock had stepped back.
 const MOST_PROVED_US: i64 = 250_000;
 
 #[derive(Debug, Default)]
@@ -99,8 +99,8 @@ impl Clock {
         shown(self.at_origin, moment)
     }
 
-    /// What the broker of a connection shows at `moment`, for a time that this broker compares with
-    /// its own.
+    /// The time that the broker of a connection shows at `moment`, for a time that this broker
+    /// compares with its own.
     pub(crate) fn at_broker(&self, connection: u64, moment: Moment) -> Time {
         shown(self.sources.get(&connection).copied().unwrap_or(self.at_origin), moment)
     }
@@ -115,7 +115,7 @@ impl Clock {
     }
 }
 
-/// What a clock shows at `moment` that showed `at_origin` µs at the origin.
+/// The time at `moment` of a clock that showed `at_origin` µs at the origin.
 pub(crate) fn shown(at_origin: i64, moment: Moment) -> Time {
     Time::from_ms((at_origin + elapsed(moment)).max(0).unsigned_abs() / 1_000)
 }

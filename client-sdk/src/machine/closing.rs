@@ -1,4 +1,4 @@
-//! The end of a client: no more callbacks, then the answers to what is on its way, then nothing.
+//! The end of a client: no more callbacks, then the outstanding answers, then nothing.
 
 use crate::machine::moment::Moment;
 
@@ -8,7 +8,7 @@ pub(crate) enum Closing {
     /// At work.
     #[default]
     Open,
-    /// Takes no more callbacks; what was on its way comes in until then.
+    /// Takes no more callbacks; those that were on their way come in until then.
     Draining { by: Moment },
     /// Everything has come in; handlers run, and may still make requests.
     Drained,

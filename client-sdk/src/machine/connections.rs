@@ -1,4 +1,4 @@
-//! The life of connections: what changes with each, and with who owns what.
+//! The life of connections: the changes with each, and with the owners of partitions.
 
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@
 //! [`DialPlan`] allow.
 //!
 //! With no connection at all, the addresses of the settings are tried in turn, next to the brokers
-//! that were known last. Not in here: what goes over a connection, and when one is left.
+//! that were known last. Not in here: the messages over a connection, and when one is left.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -95,7 +95,7 @@ pub(crate) enum Place {
     Broker(String),
 }
 
-/// What the caller is to do.
+/// An action for the caller.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum DialOrder {
     /// Make a connection, and give it this number.
@@ -104,10 +104,10 @@ pub(crate) enum DialOrder {
     Disconnect { connection: u64 },
 }
 
-/// Whom a try is made for.
+/// The target of a try.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum DialTarget {
-    /// Anybody whom the settings name.
+    /// Any broker that the settings name.
     Seed,
     /// A broker of the topology.
     Broker(String),
@@ -203,7 +203,7 @@ impl Dialling {
         }
     }
 
-    /// Returns what the caller is to do next.
+    /// Returns the next action for the caller.
     pub(crate) fn poll_order(&mut self) -> Option<DialOrder> {
         self.orders.pop_front()
     }
@@ -343,7 +343,7 @@ impl Dialling {
         ready
     }
 
-    /// Gives up the tries of those who are not wanted, and forgets plans that are of no use.
+    /// Gives up the tries for targets that are not wanted, and forgets plans that are of no use.
     fn give_up(&mut self, wanted: &BTreeSet<DialTarget>) {
         let orders = &mut self.orders;
         self.tries.retain(|target, attempt| {

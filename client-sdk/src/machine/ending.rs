@@ -20,7 +20,7 @@ impl<C: Caller> Machine<C> {
         self.barrier(Barrier::Drained);
     }
 
-    /// Waits for the answers to what is on its way.
+    /// Waits for the outstanding answers.
     pub(super) fn flush(&mut self, now: Moment) {
         if self.closing.is_closed() {
             return self.events.push_back(Event::Flushed { unsettled: 0 });

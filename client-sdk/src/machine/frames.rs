@@ -1,4 +1,4 @@
-//! What brokers send.
+//! Takes in the messages that brokers send.
 
 use std::sync::Arc;
 

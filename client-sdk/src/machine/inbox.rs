@@ -1,10 +1,10 @@
 //! Callbacks of one registration that have arrived and not begun, and the places of its handlers.
 //!
 //! Credit is given for free places only, but of n brokers each has an n-th of it, rounded up, and a
-//! broker may send what it could before it heard of a place that is taken. So callbacks can arrive
-//! for which no handler is free. They wait for half of their timeout, and are then given back as
-//! not begun, which uses no attempt. If hung handlers take all places
-//! they are given back at once.
+//! broker may still send callbacks that it had credit for before it heard of a place that is taken.
+//! So callbacks can arrive for which no handler is free. They wait for half of their timeout, and
+//! are then given back as not begun, which uses no attempt. If hung handlers take all places they
+//! are given back at once.
 //!
 //! Invariant: never more wait than the credit asks for; the oldest give way, which are given back.
 //! While the number of brokers changes, one can still have its old share out and others their new
@@ -65,7 +65,7 @@ impl BeginningCallback {
     }
 }
 
-/// What whoever begins handlers is to do next.
+/// The next step of the dispatcher, which begins handlers.
 #[derive(Debug)]
 pub(crate) enum NextStep {
     Begin(BeginningCallback),
@@ -75,7 +75,7 @@ pub(crate) enum NextStep {
     End,
 }
 
-/// What a look at the time has found.
+/// The result of a look at the time.
 #[derive(Debug)]
 pub(crate) struct Look {
     /// Callbacks that are given back.
@@ -116,7 +116,7 @@ impl Inbox {
         }
     }
 
-    /// What each of so many brokers may have unsettled.
+    /// How many deliveries each of so many brokers may have unsettled.
     pub(crate) fn share(&self, brokers: u32) -> u32 {
         self.slots.offered().div_ceil(brokers.max(1))
     }
@@ -124,7 +124,7 @@ impl Inbox {
     /// So many brokers send callbacks.
     pub(crate) fn divide(&mut self, brokers: u32) {
         let (credit, brokers) = (self.credit as usize, brokers as usize);
-        // What one broker left behind may still be waiting when there is no other any more.
+        // Callbacks that one broker left behind may still wait when there is no other any more.
         self.capacity = if brokers > 1 || self.capacity > credit { 2 * credit + brokers } else { credit };
     }
 
@@ -150,8 +150,8 @@ impl Inbox {
         evicted
     }
 
-    /// The handler that was begun last has returned, or goes on on its own ([`Inbox::keep`]): what
-    /// to do next, and whether what is offered has changed.
+    /// The handler that was begun last has returned, or goes on on its own ([`Inbox::keep`]):
+    /// returns the next step, and whether the offered credit has changed.
     pub(crate) fn next(&mut self) -> (NextStep, bool) {
         let renewed = self.slots.returned();
         while self.queue.front().is_some_and(|arrived| arrived.deliveries.is_empty()) {
@@ -189,7 +189,7 @@ impl Inbox {
         (number, renewed || sooner)
     }
 
-    /// A handler that went on on its own has ended. Says whether what is offered has changed.
+    /// A handler that went on on its own has ended. Returns whether the offered credit has changed.
     pub(crate) fn vacate(&mut self, number: u64) -> bool {
         self.changed = true;
         self.slots.vacate(number)
@@ -213,14 +213,14 @@ impl Inbox {
         Look { given_back, hung }
     }
 
-    /// A connection is gone: its broker counts the handlers of it no more. Says whether that
-    /// changes what is offered.
+    /// A connection is gone: its broker counts the handlers of it no more. Returns whether that
+    /// changes the offered credit.
     pub(crate) fn gone(&mut self, connection: u64) -> bool {
         self.slots.lost(connection)
     }
 
-    /// A connection broke: what came over it and has not begun is left to the next delivery, unless
-    /// there will be none.
+    /// A connection broke: callbacks that came over it and have not begun are left to the next
+    /// delivery, unless there will be none.
     pub(crate) fn lost(&mut self, connection: u64) -> u64 {
         let before = self.waiting;
         let lost = self.queue.iter_mut().filter(|a| a.origin.connection == connection);

@@ -1,4 +1,4 @@
-//! What goes into a machine, and what comes out of it.
+//! The inputs and the events of a machine.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,8 +18,8 @@ use crate::machine::settling::OutgoingOutcome;
 use crate::machine::slots::HungHandler;
 use crate::{ConnectError, RequestError};
 
-/// Something that has happened. Connections go by the numbers of [`Event::Connect`]; what is said
-/// of one that is gone changes nothing.
+/// Something that has happened. Connections go by the numbers of [`Event::Connect`]; an input about
+/// one that is gone changes nothing.
 #[derive(Debug)]
 pub(crate) enum Input<C: Caller> {
     /// A connection is there, to this address; the hello is next.
@@ -34,7 +34,7 @@ pub(crate) enum Input<C: Caller> {
     Call { op: RequestOp, token: C::Call },
     /// Somebody asks for many.
     Calls(Vec<(RequestOp, C::Call)>),
-    /// Somebody asks a question: whomever it concerns, or `goal`.
+    /// Somebody asks a question: of the broker that it concerns, or of `goal`.
     Ask { query: Query, goal: Option<Goal>, token: C::Question },
     /// A token of which nobody waits for the answer any more.
     Abandoned,
@@ -42,7 +42,8 @@ pub(crate) enum Input<C: Caller> {
     Sent(RequestFrame<C::Call>),
     /// A frame of [`Transmit::Request`] cannot be written.
     Unsent { frame: RequestFrame<C::Call>, reason: String },
-    /// What the inbox of a registration offers, or when it looks at the time, has changed.
+    /// The credit that the inbox of a registration offers, or when it looks at the time, has
+    /// changed.
     Renew { registration: u32 },
     /// A registration takes no more callbacks.
     Unregister { registration: u32 },
@@ -64,7 +65,7 @@ pub(crate) enum Input<C: Caller> {
     Stop,
 }
 
-/// What the caller is to do, or wants to know.
+/// An action for the caller, or news for it.
 #[derive(Debug)]
 pub(crate) enum Event<C: Caller> {
     /// Make a connection; [`Input::Connected`] or [`Input::Failed`] follows.
@@ -100,7 +101,7 @@ pub(crate) enum Event<C: Caller> {
     Flushed { unsettled: usize },
 }
 
-/// What is left when a connection is gone.
+/// The connections left when one is gone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ConnectionsLeft {
     /// The client closes.

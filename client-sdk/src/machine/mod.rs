@@ -1,13 +1,13 @@
 //! The client as a state machine: everything that it decides, without I/O.
 //!
-//! Purpose: what a client does about connections, requests, callbacks and time, as
-//! `docs/client.md` says it in words and `client-sdk/scenarios` byte by byte.
+//! Purpose: decides about connections, requests, callbacks and time, as `docs/client.md` says it in
+//! words and `client-sdk/scenarios` byte by byte.
 //!
-//! What happens goes in by [`Machine::handle`], with the time at which it happens. What is to be
-//! done comes out of [`Machine::poll_event`], [`Machine::poll_transmit`] (for the wire) and
-//! [`Machine::poll_timeout`] (when to come back), which are called until they have nothing more.
+//! Inputs go in by [`Machine::handle`], with the time at which they happen. Actions come out of
+//! [`Machine::poll_event`], [`Machine::poll_transmit`] (for the wire) and [`Machine::poll_timeout`]
+//! (when to come back), which are called until they have nothing more.
 //!
-//! Invariant: what is in here is bounded: operations and questions by the permits that their
+//! Invariant: all state in here is bounded: operations and questions by the permits that their
 //! callers hold, outcomes by the credit that was given, registrations by their limit, the rest by
 //! its connection's [`Outbox`](outbox::Outbox). The same inputs give the same outputs: there is no
 //! clock, no runtime and no randomness but the caller's.
@@ -58,7 +58,7 @@ use crate::RegisterError;
 const QUERIES_AT_ONCE: usize = 64;
 
 impl<C: Caller> Machine<C> {
-    /// Takes in what has happened at `now`.
+    /// Takes in an input that has happened at `now`.
     pub(crate) fn handle(&mut self, now: Moment, input: Input<C>) {
         match input {
             Input::Connected { connection, address } => {
@@ -131,8 +131,8 @@ impl<C: Caller> Machine<C> {
         self.outboxes.poll_to_send().map(|connection| Event::Transmit { connection })
     }
 
-    /// Appends what can be sent over a connection now, a little of everything. The caller asks
-    /// again once it has written it, until there is nothing more.
+    /// Appends the messages that can be sent over a connection now, some of each kind. The caller
+    /// asks again once it has written it, until there is nothing more.
     pub(crate) fn poll_transmit(&mut self, now: Moment, connection: u64, out: &mut Vec<Transmit<C>>) {
         if self.dialling.poll_hello(connection, now) {
             out.push(Transmit::Message(self.hello.clone()));
@@ -216,7 +216,8 @@ impl<C: Caller> Machine<C> {
         for (number, callbacks, look) in self.registrations.sweep(now) {
             if !look.hung.is_empty() {
                 self.events.push_back(Event::Hung { callbacks, handlers: look.hung });
-                // First, so that the broker does not send here again what is given back.
+                // First, so that the broker does not send here again the callbacks that are given
+                // back.
                 self.renew(number);
             }
             self.stats.not_begun += look.given_back.len() as u64;

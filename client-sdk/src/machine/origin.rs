@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// What has become of a connection.
+/// The fate of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fate {
     /// It is there.
@@ -11,7 +11,7 @@ pub(crate) enum Fate {
     /// next owner waits for the outcomes and makes no new delivery before the old one's time is
     /// over.
     Ended,
-    /// It broke: the broker, or the one that takes its place, delivers again what was not settled.
+    /// It broke: the broker, or the one that takes its place, delivers unsettled timers again.
     Lost,
 }
 

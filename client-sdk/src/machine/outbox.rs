@@ -1,10 +1,11 @@
-//! What one connection owes its broker besides requests, questions and outcomes, and when it has to
-//! be heard.
+//! The messages that one connection owes its broker besides requests, questions and outcomes, and
+//! when the broker has to be heard.
 //!
-//! Invariant: what is in here is bounded: registrations and barriers by their limit, pongs and
+//! Invariant: all state in here is bounded: registrations and barriers by their limit, pongs and
 //! pings by their own, extensions by the deliveries that are under way.
 //!
-//! Not in here: what may have to find another connection ([`Machine`](crate::machine::Machine)).
+//! Not in here: messages that may have to find another connection
+//! ([`Machine`](crate::machine::Machine)).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -29,10 +30,10 @@ const BEATS: u32 = (HEARTBEAT_TIMEOUT_MS / HEARTBEAT_MS) as u32;
 /// A caller that comes so long after a timeout has not listened.
 const LATE: Duration = Duration::from_secs(1);
 
-/// What happens once every broker has taken in what was sent to it before, and everything that they
-/// sent until then has come in. A pong does not tell that: it is sent past everything else. The
-/// answer to a question does, so one is asked, about [`TimerId::NOBODYS`]: a store that hangs holds
-/// up nobody who closes. Each connection holds a copy; the last one to pass tells.
+/// An event that happens once every broker has taken in all earlier messages, and everything that
+/// they sent until then has come in. A pong does not tell that: it is sent past everything else.
+/// The answer to a question does, so one is asked, about [`TimerId::NOBODYS`]: a store that hangs
+/// holds up nobody who closes. Each connection holds a copy; the last one to pass tells.
 #[derive(Debug)]
 pub(crate) enum Barrier {
     /// Nothing comes for this registration any more.
@@ -201,7 +202,8 @@ impl Outbox {
         self.barriers.into_iter().chain(self.barriers_sent.into_values())
     }
 
-    /// What can be sent now, in this order. `number` makes numbers for questions.
+    /// Gathers the messages that can be sent now, in this order. `number` makes numbers for
+    /// questions.
     pub(crate) fn gather(
         &mut self,
         now: Moment,
@@ -229,7 +231,7 @@ impl Outbox {
     }
 }
 
-/// What all connections owe their brokers.
+/// The outboxes of all connections.
 #[derive(Debug, Default)]
 pub(crate) struct Outboxes {
     all: BTreeMap<u64, Outbox>,

@@ -83,7 +83,7 @@ pub(crate) struct Queries<T> {
     last_number: u64,
     /// Nothing has to be given up before.
     look_at: Option<Moment>,
-    /// What has ended, for the caller.
+    /// Questions that have ended, for the caller.
     told: VecDeque<Told<T>>,
     closed: bool,
 }
@@ -226,7 +226,7 @@ impl<T: Waiting> Queries<T> {
         Ok(())
     }
 
-    /// A connection is gone: what was asked over it is asked again.
+    /// A connection is gone: the questions asked over it are asked again.
     pub(crate) fn closed(&mut self, connection: u64, routes: &Routes) {
         let Some(queries) = self.connections.remove(&connection) else { return };
         for asked in queries.sent.into_values().chain(queries.queue) {
@@ -244,8 +244,8 @@ impl<T: Waiting> Queries<T> {
         }
     }
 
-    /// Queues what has waited long enough, and gives up what has waited too long. Says whether
-    /// something was queued.
+    /// Queues questions that have waited long enough, and gives up questions that have waited too
+    /// long. Says whether something was queued.
     pub(crate) fn sweep(&mut self, now: Moment, unrouted: impl Fn(&Goal) -> String, routes: &Routes) -> bool {
         if self.look_at.is_some_and(|at| at <= now) {
             self.give_up(now, unrouted);

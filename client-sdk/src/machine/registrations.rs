@@ -1,8 +1,8 @@
-//! Registrations over all connections: their beginning, their end, and what is delivered to them.
+//! Registrations over all connections: their beginning, their end, and the deliveries to them.
 //!
 //! Invariant: an inbox is closed only when nothing more can come for it over any connection, or
-//! when a broker has not said so for as long as a request may take; what still comes then is left
-//! to its next delivery.
+//! when a broker has not said so for as long as a request may take; a callback that still comes
+//! then is left to its next delivery.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -19,7 +19,7 @@ use crate::machine::outbox::{Barrier, Outbox, Outboxes};
 #[derive(Debug)]
 struct Registration<K> {
     callbacks: K,
-    /// What the brokers were told last that each may have unsettled.
+    /// The credit for each broker, as the brokers were told last.
     told: Option<u32>,
     /// It takes no more callbacks.
     ending: bool,
@@ -87,7 +87,7 @@ impl<K: Callbacks> Registrations<K> {
         Ok(self.last)
     }
 
-    /// What a registration offers may have changed: the brokers hear of it if it has.
+    /// The credit that a registration offers may have changed: the brokers hear of it if it has.
     pub(crate) fn renew(&mut self, number: u32, brokers: u32, outboxes: &mut Outboxes) {
         let Some(registration) = self.all.get_mut(&number) else { return };
         let (dest, share) = registration.with(|inbox| (inbox.dest.clone(), inbox.share(brokers)));
@@ -132,7 +132,8 @@ impl<K: Callbacks> Registrations<K> {
     }
 
     /// Takes no more callbacks; the inbox closes when everything that was on its way is in it, or
-    /// at `by`. `open`: the brokers hear of it. Returns what is to pass all connections first.
+    /// at `by`. `open`: the brokers hear of it. Returns the barrier that is to pass all connections
+    /// first.
     pub(crate) fn remove(
         &mut self,
         number: u32,
@@ -209,8 +210,8 @@ impl<K: Callbacks> Registrations<K> {
         earlier(look, self.ending.front().map(|(by, _)| *by))
     }
 
-    /// Looks at the time: closes the inboxes whose time is over, and returns what the others have
-    /// found.
+    /// Looks at the time: closes the inboxes whose time is over, and returns the results of the
+    /// others.
     pub(crate) fn sweep(&mut self, now: Moment) -> Vec<(u32, K, Look)> {
         while let Some((by, number)) = self.ending.front().copied()
             && (by <= now || !self.all.contains_key(&number))

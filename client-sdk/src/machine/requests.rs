@@ -1,4 +1,4 @@
-//! Operations on their way: what is queued, sent, repeated, and when it is given up.
+//! Operations on their way: how they are queued, sent and repeated, and when they are given up.
 //!
 //! Every operation waits for the connection to its partition's owner; one whose owner is not
 //! connected waits with the others of its kind until the routes change.
@@ -21,12 +21,12 @@ use crate::machine::moment::{Moment, earlier};
 use crate::machine::random::Random;
 use crate::machine::routes::{Goal, Routes};
 
-/// Most bytes of operations in a frame: what else waits for the connection need not wait long.
+/// Most bytes of operations in a frame: other messages for the connection need not wait long.
 const FRAME_BYTES: usize = 1024 * 1024;
 /// How soon the permits of operations are free that nobody waits for any more.
 pub(crate) const ABANDONED_WITHIN: Duration = Duration::from_millis(20);
 
-/// What belongs to one connection.
+/// The requests of one connection.
 #[derive(Debug)]
 struct ConnectionRequests<T> {
     max_ops: usize,
@@ -63,7 +63,7 @@ pub(crate) struct Requests<T> {
     answer_timeout: Duration,
     /// Nothing that is queued or sent has to be given up before.
     look_at: Option<Moment>,
-    /// What has ended, for the caller.
+    /// Operations that have ended, for the caller.
     answered: VecDeque<Answered<T>>,
     closed: bool,
 }
@@ -248,8 +248,8 @@ impl<T: Waiting> Requests<T> {
         Ok(retried)
     }
 
-    /// A connection is gone: what was sent over it is to be repeated, at whoever owns its partition
-    /// now.
+    /// A connection is gone: operations sent over it are to be repeated, at the present owners of
+    /// their partitions.
     pub(crate) fn closed(&mut self, connection: u64, routes: &Routes) {
         let Some(requests) = self.connections.remove(&connection) else { return };
         let mut sent: Vec<PendingOp<T>> =
@@ -260,8 +260,8 @@ impl<T: Waiting> Requests<T> {
         }
     }
 
-    /// The routes have changed: everything that is queued finds its way again, and what waited
-    /// because its partition was elsewhere waits no longer.
+    /// The routes have changed: everything that is queued finds its way again, and an operation
+    /// that waited because its partition was elsewhere waits no longer.
     pub(crate) fn reroute(&mut self, routes: &Routes) {
         let queues = self.connections.values_mut().map(|requests| std::mem::take(&mut requests.queue));
         let mut all: Vec<_> = queues.collect();
@@ -274,8 +274,8 @@ impl<T: Waiting> Requests<T> {
         }
     }
 
-    /// Queues what has waited long enough, and gives up what has waited too long; `unrouted` says
-    /// why something cannot be sent. Says whether something was queued.
+    /// Queues operations that have waited long enough, and gives up operations that have waited too
+    /// long; `unrouted` says why something cannot be sent. Says whether something was queued.
     pub(crate) fn sweep(&mut self, now: Moment, unrouted: impl Fn(&Goal) -> String, routes: &Routes) -> bool {
         let mut queued = false;
         while let Some(entry) = self.waiting.first_entry().filter(|e| e.key().0 <= now) {
@@ -309,7 +309,7 @@ impl<T: Waiting> Requests<T> {
         }
     }
 
-    /// When the first of what is queued or sent has to be given up.
+    /// When the first of the queued or sent operations has to be given up.
     fn next_limit(&self) -> Option<Moment> {
         let queues = self.connections.values().map(|requests| &requests.queue).chain([&self.unrouted]);
         let queued = queues.flatten().map(|call| call.waiter.limit()).min();
@@ -347,7 +347,7 @@ fn check<T: Waiting>(frame: &RequestFrame<T>, replies: &[OpReply]) -> Result<(),
     }
 }
 
-/// Gives up what has waited too long for its turn, and drops what nobody waits for.
+/// Gives up operations that have waited too long for their turn, and those that nobody waits for.
 fn give_up<T: Waiting>(
     queue: &mut VecDeque<PendingOp<T>>,
     now: Moment,

@@ -1,10 +1,10 @@
 //! Which connection something goes to: pure decisions, from the newest topology and the connections
 //! that are open.
 //!
-//! Invariant: a topology never gives way to an older one. What a broker's `Moved` taught about a
-//! partition holds until a newer topology comes or the connection to that owner goes.
+//! Invariant: a topology never gives way to an older one. The owner that a broker's `Moved` has
+//! named for a partition counts until a newer topology comes or the connection to that owner goes.
 //!
-//! Not in here: what waits to be sent, and how connections are made.
+//! Not in here: messages that wait to be sent, and how connections are made.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -55,7 +55,8 @@ impl Routes {
         self.topology.as_ref()
     }
 
-    /// A connection is there. A broker without a cluster around it ends what was known of one.
+    /// A connection is there. If its broker has no cluster around it, the known topology is
+    /// forgotten.
     pub(crate) fn opened(&mut self, origin: &Origin) {
         if origin.name.is_none() {
             self.topology = None;
@@ -116,8 +117,8 @@ impl Routes {
     }
 
     /// Connections that are left once nothing is open over them: to a broker that stops and has no
-    /// others around it, and to one that is no part of the cluster. (One of a cluster that stops may
-    /// still deliver what it had taken before it hands over.)
+    /// others around it, and to one that is no part of the cluster. (One of a cluster that stops
+    /// may still deliver timers that it had taken before it hands over.)
     pub(crate) fn departing(&self) -> &[u64] {
         &self.departing
     }
@@ -150,8 +151,8 @@ impl Routes {
         }
     }
 
-    /// Why nothing can be sent to whom it concerns, for people; names the broker. `fault`: why the
-    /// last connection was not made.
+    /// Why nothing can be sent to `goal`, for people; names the broker. `fault`: why the last
+    /// connection was not made.
     pub(crate) fn why_unrouted(&self, goal: &Goal, fault: &str) -> String {
         let (who, what) = match goal {
             Goal::Partition(partition) => (self.owner(*partition), "the partition's owner"),

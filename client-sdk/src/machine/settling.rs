@@ -7,7 +7,7 @@
 //! outcomes. Another broker may have been handed the in-flight list with the delivery, so it gets
 //! every outcome; so does the next process of one that stopped gracefully.
 //!
-//! Invariant: what is in here is bounded by the credit that was given, and a little of what was
+//! Invariant: the outcomes in here are bounded by the credit that was given, and a few that were
 //! confirmed already.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -80,7 +80,7 @@ pub(crate) enum Pushed {
     Pointless,
 }
 
-/// What belongs to one connection.
+/// The outcomes of one connection.
 #[derive(Debug, Default)]
 struct ConnectionOutcomes {
     queue: VecDeque<OutgoingOutcome>,
@@ -251,8 +251,9 @@ impl Settling {
         self.push_all(repeated.chain(outcomes.queue), routes)
     }
 
-    /// The routes have changed: everything that is queued finds its way again, also what waits for
-    /// another owner than the one that refused it. Returns how many outcomes are pointless now.
+    /// The routes have changed: everything that is queued finds its way again, also outcomes that
+    /// wait for another owner than the one that refused them. Returns how many outcomes are
+    /// pointless now.
     pub(crate) fn reroute(&mut self, routes: &Routes) -> u64 {
         let queues = self.connections.values_mut().map(|outcomes| std::mem::take(&mut outcomes.queue));
         let mut all: Vec<OutgoingOutcome> = queues.flatten().collect();
@@ -269,8 +270,8 @@ impl Settling {
         self.push_all(all.into_iter(), routes)
     }
 
-    /// Queues what has waited long enough, and gives up what has waited too long. Says whether
-    /// something was queued, and how many were given up.
+    /// Queues outcomes that have waited long enough, and gives up outcomes that have waited too
+    /// long. Says whether something was queued, and how many were given up.
     pub(crate) fn sweep(&mut self, now: Moment, routes: &Routes) -> (bool, u64) {
         let (mut queued, mut over) = (false, 0);
         while let Some(entry) = self.waiting.first_entry().filter(|e| e.key().0 <= now) {

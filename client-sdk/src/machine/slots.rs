@@ -5,7 +5,8 @@
 //! still takes a place, which no broker knows of: by each such handler the registration offers less
 //! credit.
 //!
-//! Invariant: what is offered, and what brokers count, together are no more than the places.
+//! Invariant: the offered credit and the handlers that no broker counts are together no more than
+//! the places.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -95,14 +96,14 @@ impl Slots {
         self.current = Some(Slot { handler, over, deadline, charged: true, hung: false });
     }
 
-    /// The dispatcher is back from the handler that it has begun. Says whether that changes what is
-    /// offered.
+    /// The dispatcher is back from the handler that it has begun. Returns whether that changes the
+    /// offered credit.
     pub(crate) fn returned(&mut self) -> bool {
         self.current.take().is_some_and(|slot| slot.hung)
     }
 
-    /// The handler that was begun goes on in a task of its own. Says whether that changes what is
-    /// offered.
+    /// The handler that was begun goes on in a task of its own. Returns whether that changes the
+    /// offered credit.
     pub(crate) fn keep(&mut self) -> Option<(KeptSlot, bool)> {
         let mut slot = self.current.take()?;
         let was_hung = slot.hung;
@@ -115,15 +116,15 @@ impl Slots {
         Some((KeptSlot { number: self.last, deadline }, changed))
     }
 
-    /// The task of a handler has ended. Says whether that changes what is offered.
+    /// The task of a handler has ended. Returns whether that changes the offered credit.
     pub(crate) fn vacate(&mut self, number: u64) -> bool {
         let uncharged = self.running.remove(&number).is_some_and(|slot| !slot.charged);
         self.uncharged -= u32::from(uncharged);
         uncharged
     }
 
-    /// A connection is gone: its broker counts nothing of it any more. Says whether that changes
-    /// what is offered.
+    /// A connection is gone: its broker counts nothing of it any more. Returns whether that changes
+    /// the offered credit.
     pub(crate) fn lost(&mut self, connection: u64) -> bool {
         let before = self.uncharged;
         for slot in

@@ -1,4 +1,4 @@
-//! What a client knows, and the changes that several inputs have in common.
+//! The state of a client, and the changes that several inputs have in common.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::machine::requests::Requests;
 use crate::machine::routes::Routes;
 use crate::machine::settling::{OutgoingOutcome, Pushed, Settling};
 
-/// Settings of a machine. [`ClientBuilder`](crate::ClientBuilder) says what each means.
+/// Settings of a machine. [`ClientBuilder`](crate::ClientBuilder) documents each.
 #[derive(Clone)]
 pub(crate) struct MachineSettings {
     /// Names of the places where brokers may be, for people.

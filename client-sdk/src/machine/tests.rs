@@ -1,4 +1,4 @@
-//! What the tests of the machine share, and what happens between its steps and after the end.
+//! Helpers that the tests of the machine share.
 
 mod ends;
 mod json;
@@ -22,7 +22,7 @@ use super::*;
 use crate::ConnectError;
 use crate::error::LinkError;
 
-/// Leaves out half of what may be left out of a pause.
+/// Shortens a pause by half of its jitter.
 #[derive(Debug)]
 pub(crate) struct Half;
 

@@ -6,7 +6,7 @@ use mtimer_types::Term;
 use super::*;
 use crate::machine::tests::welcome;
 
-/// What is logged at level warn and above.
+/// The log at level warn and above.
 #[derive(Clone, Default)]
 struct Warnings(Arc<Mutex<Vec<u8>>>);
 

@@ -1,4 +1,4 @@
-//! A scripted broker: the test says what it answers, message by message.
+//! A scripted broker: the test gives its answers, message by message.
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
@@ -28,12 +28,12 @@ pub const START: Time = Time::from_ms(1_700_000_000_000);
 /// The number of the ping by which [`Peer::until_heard`] finds out.
 const HEARD: u64 = u64::MAX;
 
-/// What is logged at level warn and above.
+/// The log at level warn and above.
 #[derive(Clone, Default)]
 pub struct TextLog(Arc<Mutex<Vec<u8>>>);
 
 impl TextLog {
-    /// Takes what this thread logs, for as long as the guard lives.
+    /// Takes the log of this thread, for as long as the guard lives.
     pub fn start() -> (Self, tracing::subscriber::DefaultGuard) {
         let log = Self::default();
         let writer = Self(Arc::clone(&log.0));
@@ -73,7 +73,7 @@ pub struct Peer {
     pub alive: bool,
     /// Answers barriers by itself, as a broker does.
     pub answers: bool,
-    /// What the client has offered last, as far as that was looked at.
+    /// The credit that the client has offered last, as far as that was looked at.
     pub credit: Option<u32>,
 }
 
@@ -152,9 +152,8 @@ impl Peer {
         START + self.began.elapsed().as_millis() as u64
     }
 
-    /// The next message that is no heartbeat; pings and barriers (by which a client
-    /// learns that what it sent before was taken in) are answered on the way. `None`: the client
-    /// closed.
+    /// The next message that is no heartbeat; pings and barriers (by which a client learns that its
+    /// earlier messages were taken in) are answered on the way. `None`: the client closed.
     pub async fn next(&mut self) -> Option<ClientMessage> {
         loop {
             let body = self.frames.next().await?.ok()?;
@@ -192,7 +191,7 @@ impl Peer {
         self.next().await.expect("the client closed the connection")
     }
 
-    /// Waits until the client has closed the connection; returns what it sent before.
+    /// Waits until the client has closed the connection; returns the messages that it sent before.
     pub async fn until_closed(&mut self) -> Vec<ClientMessage> {
         let mut all = Vec::new();
         while let Some(message) = self.next().await {

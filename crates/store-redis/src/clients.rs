@@ -11,8 +11,8 @@ use mtimer_store::StoreError;
 use crate::options::RedisOptions;
 use crate::wire::{ConnectionPool, Lost, Purpose, ServerAccess, Servers, Use, explain};
 
-/// Connects to every master, entering it as the store does. The connections speak RESP2, whatever
-/// the addresses say.
+/// Connects to every master, entering it as the store does. The connections speak RESP2, even where
+/// an address asks for RESP3.
 ///
 /// # Errors
 ///

@@ -1,9 +1,9 @@
 //! The lease on Redis, and which masters answer.
 //!
 //! Campaign, look, renew, resign and publish are one script each, on three keys that share a hash
-//! slot. Every call ends within [`CALL`], whatever the servers do: a leader must know in time that
-//! it cannot renew. So these calls have connections of their own, on which nothing waits behind a
-//! partition's work. The lease is advice, and replicas are not waited for.
+//! slot. Every call ends within [`CALL`], even if no server answers: a leader must know in time
+//! that it cannot renew. So these calls have connections of their own, on which nothing waits
+//! behind a partition's work. The lease is advice, and replicas are not waited for.
 //!
 //! Not in here: when to campaign, renew or resign.
 
@@ -24,7 +24,7 @@ use crate::wire::{Failed, Lost, Purpose, Reply, RetryPauses, Script, Servers, Us
 
 /// How long a call is tried.
 const CALL: Duration = Duration::from_millis(700);
-/// How long one attempt of it may take: what is left is for a look at the map and another attempt.
+/// How long one attempt of it may take: the rest is for a look at the map and another attempt.
 const ATTEMPT: Duration = Duration::from_millis(400);
 /// How long the masters may take to answer a PING.
 const PING: Duration = Duration::from_millis(400);

@@ -1,5 +1,4 @@
-//! What is fixed when a cluster is created, and what every store asks of the servers besides
-//! partitions: terms and clocks.
+//! The fixed properties of a cluster, its term, and the clocks of the servers.
 
 use futures_util::FutureExt;
 use mtimer_store::{StoreClock, StoreError};
@@ -14,7 +13,7 @@ use crate::wire::{Lost, Network, Reply, Script, Servers, ask};
 /// The layout of keys and values that this version writes.
 pub(crate) const FORMAT: u64 = 7;
 
-/// What is fixed of a cluster.
+/// The fixed properties of a cluster.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts {
     pub(crate) partitions: u16,
@@ -23,7 +22,7 @@ pub(crate) struct Facts {
     pub(crate) is_new: bool,
 }
 
-/// Reads what is fixed of a cluster, or fixes it: as many partitions as are `wanted`, or
+/// Reads the fixed properties of a cluster, or creates it with `wanted` partitions, by default
 /// [`DEFAULT_PARTITIONS`].
 ///
 /// # Errors
@@ -70,7 +69,7 @@ pub(crate) async fn facts(
 ///
 /// # Errors
 ///
-/// [`StoreError::Unusable`] if what is stored is not a term.
+/// [`StoreError::Unusable`] if the stored value is not a term.
 pub(crate) async fn raise_term(network: &dyn Network, cluster: &str) -> Result<Term, StoreError> {
     let key = term(cluster);
     let answer = ask(network, hash_slot(&key), &Script::RaiseTerm.command(&[&key])).await?;

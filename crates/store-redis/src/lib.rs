@@ -1,26 +1,26 @@
 //! mtimer's store on Redis and Redis Cluster.
 //!
-//! A partition has one writer, its owner, and Redis refuses every other. So the owner reads what a
-//! batch of operations needs, decides in Rust ([`mtimer_store::ops`]), and has one generic
-//! script write the result: a *turn*. Writes that Redis loses at a failover it applies again from
-//! its *log*. `docs/redis-store.md` has pictures of both.
+//! A partition has one writer, its owner, and Redis refuses every other. So the owner reads the
+//! data that a batch of operations needs, decides in Rust ([`mtimer_store::ops`]), and has one
+//! generic script write the result: a *turn*. Writes that Redis loses at a failover it applies
+//! again from its *log*. `docs/redis-store.md` has pictures of both.
 //!
 //! A call goes through the modules from top to bottom:
 //!
-//! | module | what it does | what it must not know |
+//! | module | task | must not know |
 //! |---|---|---|
-//! | `options` | checks what a store is given: addresses, files, limits | servers |
+//! | `options` | checks the options: addresses, files, limits | servers |
 //! | `store` | connects, checks the servers, acquires partitions ([`RedisStore`]) | timers |
 //! | `partition` | executes the calls of one owner: turns, loads, listings; recovers; keeps the log | sockets |
-//! | `keyspace` | names keys, places timers in slots, encodes values, remembers what is stored where | connections, turns |
-//! | `wire` | connects to servers, follows the topology, says what errors mean | timers |
+//! | `keyspace` | names keys, places timers in slots, encodes values, tracks which slots and fields exist | connections, turns |
+//! | `wire` | connects to servers, follows the topology, interprets errors | timers |
 //! | `lua`, at the top | scripts: `apply` for all writes to partitions, one each for owners and the lease | timers |
 //!
 //! Beside them: `clients` (connections for other programs), `coordination` (the leader's lease) and
-//! `facts` (what is fixed of a cluster; terms and clocks), `password` (how passwords are written),
-//! `other_clusters` (others on the same servers), `removal` (removes a cluster), `tls_files`
-//! (certificates to enter servers with). For tests: `simulation` (an owner on a simulated Redis),
-//! `test_support` (real servers, and a store without its fence).
+//! `facts` (the fixed properties of a cluster; terms and clocks), `password` (how passwords are
+//! written), `other_clusters` (others on the same servers), `removal` (removes a cluster),
+//! `tls_files` (certificates to enter servers with). For tests: `simulation` (an owner on a
+//! simulated Redis), `test_support` (real servers, and a store without its fence).
 //!
 //! Not in here: the wheel, sessions, retry policy, elections.
 

@@ -1,4 +1,4 @@
-//! What a store on Redis is given.
+//! Options of a store on Redis.
 
 #[cfg(test)]
 mod tests;
@@ -50,7 +50,7 @@ impl RedisDurability {
 /// Reads the addresses again; an error says why that fails, and shows no password.
 pub type ReadUrls = Arc<dyn Fn() -> Result<Vec<String>, String> + Send + Sync>;
 
-/// What a store on Redis is given.
+/// Options of a store on Redis.
 #[derive(Clone)]
 pub struct RedisOptions {
     /// `redis://[user:password@]host:port[/db]`, `rediss://` with TLS, or
@@ -74,8 +74,8 @@ pub struct RedisOptions {
     pub durability: RedisDurability,
     /// A server that is silent for longer is taken for lost.
     pub answer_within: Duration,
-    /// Memory, in bytes, for the last writes of all partitions: what a failover of Redis, or a
-    /// restart from its append-only file, has lost is written again. 0: nothing is kept.
+    /// Memory, in bytes, for the last writes of all partitions: writes that a failover of Redis, or
+    /// a restart from its append-only file, has lost are applied again. 0: nothing is kept.
     pub log_bytes: usize,
 }
 
@@ -183,7 +183,7 @@ fn read_login(read_urls: ReadUrls) -> ReadLogin {
     })
 }
 
-/// An address, and what goes with it.
+/// A parsed address.
 struct Parsed {
     address: String,
     /// The address is a Sentinel's, which watches the master with this name.
@@ -203,7 +203,7 @@ impl Parsed {
                 encoding!()
             ))
         };
-        // The crate passes over what it does not know in the query.
+        // The crate ignores unknown parameters of the query.
         let mut parsed = parse_redis_url(&url.replacen("-sentinel://", "://", 1)).ok_or_else(bad)?;
         let mut master = None;
         if url.contains("-sentinel://") {

@@ -1,8 +1,8 @@
 //! User and password of the servers: how they are written in addresses, and that they can change.
 //!
-//! Whoever connects takes them from a [`LoginSource`]. They are read again when a server refuses
-//! them, and when an operator says so. Connections that exist stay as they are: Redis does not ask
-//! them again.
+//! Every new connection takes them from a [`LoginSource`]. They are read again when a server
+//! refuses them, and when an operator says so. Connections that exist stay as they are: Redis does
+//! not ask them again.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! Removes all keys of a cluster.
 //!
-//! Invariant: only keys whose names are those of this cluster go, whatever other clusters and other
-//! programs keep beside it; each step is bounded, so the servers serve on; what fixes the cluster
-//! goes last, so that a removal that was interrupted is finished by another one.
+//! Invariant: only keys whose names are those of this cluster are removed, none of other clusters
+//! or programs on the same servers; each step is bounded, so the servers serve on; the keys of the
+//! cluster itself go last, so that another removal can finish an interrupted one.
 //! Not in here: whether somebody wants that. A broker that lives must be stopped before: its lease
 //! is looked for, but a broker that does not reach Redis for now shows nothing.
 
@@ -110,7 +110,7 @@ impl ClusterRemoval {
     ///
     /// # Errors
     ///
-    /// [`RemovalError`]; what has gone by then is gone, and another call goes on.
+    /// [`RemovalError`]; keys removed by then stay removed, and another call removes the rest.
     ///
     /// # Cancel safety
     ///
@@ -135,7 +135,7 @@ impl ClusterRemoval {
         Ok(removed)
     }
 
-    /// What is fixed of the cluster, and what its leader writes; `meta` is last.
+    /// The keys of the cluster itself and of its leader; `meta` is last.
     fn fixed(&self) -> [String; 4] {
         [topology, leader, term, meta].map(|name| name(&self.cluster))
     }

@@ -145,7 +145,8 @@ impl RedisStore {
         self.servers.masters().iter().filter(|master| settings.may_evict(master)).count()
     }
 
-    /// What is kept to be written again after a failover of Redis, and whether that is everything.
+    /// Returns the state of the logs from which writes lost at a failover of Redis are applied
+    /// again.
     pub fn log_status(&self) -> LogStatus {
         self.shared.log_budget.status()
     }

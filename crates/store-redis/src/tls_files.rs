@@ -1,6 +1,6 @@
 //! Files for TLS, which are read again for every connection.
 //!
-//! Invariant: files that cannot be used change nothing: what was read last stays in use.
+//! Invariant: files that cannot be used change nothing: those read last stay in use.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use mtimer_store::StoreError;
 use mtimer_tls::{ClientFiles, ClientPem};
 use parking_lot::Mutex;
 
-/// TLS: whom to trust, and who we are.
+/// TLS: the trusted authorities, and our own certificate.
 #[derive(Clone)]
 pub(crate) struct RedisTls {
     files: ClientFiles,
@@ -32,8 +32,8 @@ impl RedisTls {
         Ok(Self { files, last: Arc::new(Mutex::new(LastRead { pem, failure: None })) })
     }
 
-    /// Reads the files again. If they cannot be used it logs why, once, and returns what was read
-    /// last.
+    /// Reads the files again. If they cannot be used it logs why, once, and returns the contents
+    /// read last.
     pub(crate) fn current(&self) -> ClientPem {
         let read = self.files.read().map_err(|error| error.to_string());
         let mut last = self.last.lock();

@@ -1,5 +1,5 @@
 //! An owner answers once the replicas have its acquisition: the log begins with that, so it makes
-//! good whatever a failover loses from then on.
+//! good all that a failover loses from then on.
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
@@ -24,7 +24,7 @@ fn scheduled(new: bool) -> Answer {
     Answer::Schedule(ScheduleAnswer::Scheduled { new, replaced: None })
 }
 
-/// A master, and a replica behind a proxy that holds back what it is sent.
+/// A master, and a replica behind a proxy that holds back its data.
 struct Site {
     master: Server,
     proxy: Proxy,
@@ -49,7 +49,7 @@ impl Site {
         is_blocked && self.master.call::<Option<u64>>(&["HGET", OWNER, "s"]) == Some(0)
     }
 
-    /// The replica becomes the master, without what was held back.
+    /// The replica becomes the master, without the data held back.
     fn fail_over(&mut self) {
         self.master.kill();
         self.proxy.down();

@@ -210,7 +210,7 @@ async fn a_lane_leaves_a_master_that_is_cut_off_from_its_cluster() {
     assert!(answers.iter().all(|a| *a == Answer::Done), "{answers:?}");
     assert_eq!(*owner.lane.health().borrow(), Health::Up);
     assert!(cluster.is_down(old), "the old master has come back");
-    // So does whoever acquires the partition.
+    // So does the next owner of the partition.
     let next = acquire(&*owner.store).await;
     assert_eq!(next.lane.census().await.unwrap(), mtimer_store::Census::default());
 }

@@ -1,4 +1,4 @@
-//! The lease on Redis: what only Redis can have in its way. What every store must keep is in the
+//! The lease on Redis, and obstacles that only Redis has. The rules for every store are in the
 //! conformance suite.
 
 mod support;

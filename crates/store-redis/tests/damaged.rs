@@ -56,7 +56,7 @@ async fn damaged_records_at_the_head_of_a_park_are_passed_over() {
     owner.apply(timers.iter().map(schedule).collect()).await;
     owner.apply(timers.iter().map(|t| Op::Park(Park { id: t.id, failed: 0 })).collect()).await;
     damage_listed(&server, PARK, 300, "p\x20");
-    // Whoever follows the cursor sees every other row once.
+    // A caller that follows the cursor sees every other row once.
     let (mut seen, mut cursor) = (Vec::new(), 0);
     loop {
         let page = owner.lane.parked(dest(), cursor, 7).await.unwrap();
@@ -97,7 +97,7 @@ async fn damaged_records_in_a_dense_wide_slot_hold_up_nothing() {
     assert_eq!(stored, timers.len(), "nothing is deleted");
 }
 
-/// Whatever is asked of a damaged record, the lane goes on.
+/// The lane goes on after any operation on a damaged record.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operations_on_damaged_records_do_not_end_the_lane() {
     let server = Server::start();

@@ -31,7 +31,7 @@ const EACH: u64 = 60;
 /// Memory for some of a plan's writes.
 const LITTLE: usize = 48 << 10;
 
-/// Timers, by what is answered about them before the failure.
+/// Timers, by the operation that is answered before the failure.
 struct Plan {
     scheduled: Vec<Timer>,
     cancelled: Vec<Timer>,
@@ -71,7 +71,7 @@ impl Plan {
         ]
     }
 
-    /// Stores what must be there before.
+    /// Stores the timers that must be there before.
     async fn prepare(&self, owner: &Owner) {
         for (kind, timers) in self.kinds().into_iter().filter(|(kind, _)| *kind != "scheduled") {
             let answers = owner.apply(timers.iter().map(schedule).collect()).await;
@@ -79,7 +79,7 @@ impl Plan {
         }
     }
 
-    /// What is done to a timer of a kind, and what the answer is.
+    /// The operation on a timer of a kind, and its answer.
     fn step(kind: &str, timer: &Timer) -> (Op, Answer) {
         let (id, request) = (timer.id, RequestId(unique()));
         let (due, target) = (timer.due + 90_000, Target::Id(id));
@@ -100,7 +100,7 @@ impl Plan {
         }
     }
 
-    /// Does what is going to be lost. All of it is answered.
+    /// Carries out the operations that are going to be lost. All of them are answered.
     async fn carry_out(&self, owner: &Owner) {
         for (kind, timers) in self.kinds() {
             let (ops, expected): (Vec<_>, Vec<_>) =
@@ -109,7 +109,7 @@ impl Plan {
         }
     }
 
-    /// What the store has of the timers of each kind.
+    /// The stored timers of each kind.
     async fn stored(&self, lane: &dyn Lane) -> Vec<(&'static str, Vec<Option<(Record, Place)>>)> {
         let mut stored = Vec::new();
         for (kind, timers) in self.kinds() {
@@ -161,7 +161,7 @@ async fn survives(mut site: LosingStore) {
 }
 
 impl Plan {
-    /// Repeats of what was answered find it done.
+    /// Repeats of answered operations find them done.
     async fn repeat(&self, owner: &Owner) {
         let old = Answer::Schedule(ScheduleAnswer::Scheduled { new: false, replaced: None });
         let answers = owner.apply(self.scheduled.iter().map(schedule).collect()).await;
@@ -311,7 +311,7 @@ fn is_released(server: &Server) -> bool {
     server.call::<Option<u8>>(&["HGET", OWNER, "r"]) == Some(1)
 }
 
-/// The master fails once it has a timer and then a release. Returns what became of the release.
+/// The master fails once it has a timer and then a release. Returns the result of the release.
 async fn fail_during_release(site: &mut LosingStore, owner: &Owner) -> Result<(), LaneError> {
     owner.one(schedule(&timer(now() + 60_000, 5))).await;
     let release = tokio::spawn(owner.lane.release(Vec::new()));
@@ -400,7 +400,7 @@ async fn what_a_demoted_master_says_is_answered_to_nobody() {
         owner.one(schedule(&t)).await;
         until("the replica has everything", || master.digest() == successor.digest()).await;
         successor.call::<()>(&["REPLICAOF", "NO", "ONE"]);
-        // Nobody listens there, so it never hears what has happened since.
+        // Nobody listens there, so it never hears of later changes.
         master.call::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
         let next = Owner::new(&successor.url()).await;
         let (cancel, cancelled) = Plan::step("cancelled", &t);
@@ -428,7 +428,7 @@ async fn replicated_answers_wait_for_replicas() {
     let mut site = LosingStore::failover().await;
     let owner = replicated(&site).await;
     let timers: Vec<_> = (0..4).map(|n| timer(now() + 60_000 + n, 5)).collect();
-    // A replica that is online may yet be reading what it was sent.
+    // A replica that is online may still be reading the data that it was sent.
     while owner.one(schedule(&timer(now() + 60_000, 5))).await == UNCONFIRMED {}
     let answers = owner.apply(timers.iter().map(schedule).collect()).await;
     assert!(answers.iter().all(|answer| *answer == NEW), "{answers:?}");

@@ -18,7 +18,7 @@ use support::owner::{Owner, PARTITION, ack, acquire, connect, dest, keyed, now, 
 
 const NEW: Answer = Answer::Schedule(ScheduleAnswer::Scheduled { new: true, replaced: None });
 
-/// What a proxy is to wait for: requests of the partition's lane carry this.
+/// The mark that a proxy waits for: requests of the partition's lane carry it.
 const MARK: &str = "owner:{2}";
 
 fn settle(id: TimerId, verdict: Verdict) -> Op {
@@ -98,7 +98,7 @@ async fn a_pipeline_with_an_answer_lost_in_the_middle_keeps_its_order() {
         } else {
             proxy.lose_call(MARK)
         }
-        // Each answer depends on what went before.
+        // Each answer depends on the steps before.
         let steps = vec![
             (schedule(&t), NEW),
             (Op::Park(Park { id: t.id, failed: 0 }), Answer::Done),
@@ -267,7 +267,7 @@ async fn a_write_that_arrives_after_it_was_sent_again_changes_nothing() {
     let proxy = Proxy::start(&server.address()).await;
     let owner = Owner::new(&proxy.url()).await;
     let t = timer(now() + 60_000, 5);
-    // What is sent again is sent by another script, which a full server runs, too.
+    // The repeat goes through another script, which a full server runs, too.
     proxy.delay(&server.script_sha("apply"), 1);
     assert_eq!(owner.one(schedule(&t)).await, NEW);
     assert_eq!(owner.one(ack(t.id)).await, Answer::Done);
@@ -298,8 +298,8 @@ async fn at_the_memory_limit_everything_but_adding_goes_on() {
     }
     let claimed = now() + 5_000;
     let t = timer(now() + 60_000, 5);
-    // A claim that comes with a refused schedule is made all the same; what follows is not
-    // disturbed.
+    // A claim that comes with a refused schedule is made all the same; the operations that follow
+    // are not disturbed.
     let batch = Batch { now: now(), claim: Some(claimed), ops: vec![schedule(&t), cancel(t.id)] };
     let answers = owner.lane.apply(batch).await.unwrap();
     assert_eq!(answers[0], Answer::Refused(Refusal::OutOfMemory));
@@ -391,7 +391,7 @@ async fn a_master_that_takes_no_writes_is_left_once_its_replica_was_promoted() {
         }
     };
     assert_eq!(refused.1, Answer::Refused(Refusal::ReadOnly));
-    // The promoted one has the partition now, and what only the old one had.
+    // The promoted one has the partition now, and the timers that only the old one had.
     assert_eq!(owner.one(schedule(&refused.0)).await, NEW);
     let answers = owner.apply(stored.iter().map(|id| ack(*id)).collect()).await;
     assert!(answers.iter().all(|answer| *answer == Answer::Done), "{answers:?}");
@@ -477,7 +477,7 @@ async fn connections_cut_at_random_lose_and_repeat_nothing() {
     for round in 0..60 {
         let timers: Vec<_> = (0..150).map(|n| timer(now() + n * 500, 20)).collect();
         let all = |make: &dyn Fn(&Timer) -> Op| owner.send(timers.iter().map(make).collect());
-        // Everything at once: each step finds what the one before it has left.
+        // Everything at once: each step finds the result of the one before it.
         let steps = [
             (all(&schedule), NEW),
             (all(&|t| Op::Park(Park { id: t.id, failed: 0 })), Answer::Done),
@@ -498,7 +498,7 @@ async fn connections_cut_at_random_lose_and_repeat_nothing() {
     assert_eq!(owner.lane.census().await.unwrap(), mtimer_store::Census::default());
 }
 
-/// What Redis answers to whoever's script an operator has killed.
+/// The answer of Redis to a client whose script an operator has killed.
 async fn answer_to_a_killed_script() -> String {
     let server = Server::start_with(ServerOptions {
         extra: vec!["--lua-time-limit".into(), "1".into()],

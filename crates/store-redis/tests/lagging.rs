@@ -1,4 +1,4 @@
-//! A replica that lags: it is connected, and does not have what was written.
+//! A replica that lags: it is connected, and lacks writes.
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
@@ -29,7 +29,7 @@ async fn replicated_answers_wait_for_a_replica_that_stands_still() {
     let replica = server.add_replica();
     let options = RedisOptions { durability: replicated(), ..RedisOptions::new([server.url()], "t") };
     let owner = Owner::of(connect(options).await).await;
-    // A replica that is online may yet be reading what it was sent.
+    // A replica that is online may still be reading the data that it was sent.
     while owner.one(schedule(&timer(now() + 60_000, 5))).await == UNCONFIRMED {}
     let [before, late] = [1, 2].map(|n| timer(now() + 60_000 + n, 5));
     assert_eq!(owner.one(schedule(&before)).await, NEW);
@@ -93,8 +93,8 @@ async fn a_failover_to_a_replica_that_lags_loses_nothing() {
     assert!(store.log_status().replayed > 0, "{:?}", store.log_status());
 }
 
-/// The server answers on while an fsync hangs. Its host loses power, and with it what was not
-/// synced.
+/// The server answers on while an fsync hangs. Its host loses power, and with it everything that
+/// was not synced.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_power_cut_while_an_fsync_hangs_loses_nothing() {
     let disk = HangingDisk::new();

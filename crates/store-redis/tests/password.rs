@@ -44,7 +44,7 @@ impl Site {
         *self.address.lock().unwrap() = Ok(Self::url(&self.server, password));
     }
 
-    /// The server takes another password, and whoever is connected has to log in again.
+    /// The server takes another password, and all clients have to log in again.
     fn change(&self, password: &str) {
         self.server.call::<()>(&["ACL", "SETUSER", "mtimer", "resetpass", &format!(">{password}")]);
         self.server.call::<()>(&["CLIENT", "KILL", "USER", "mtimer"]);

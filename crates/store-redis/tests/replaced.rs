@@ -58,8 +58,8 @@ async fn an_owner_at_a_replaced_master_ends_once_another_one_has_the_partition()
     assert!(matches!(ended, LaneError::Fenced { .. }), "{ended:?}");
 }
 
-/// What the replaced master has answered meanwhile is written to the new one, without being asked
-/// for anything.
+/// Writes that the replaced master has answered meanwhile are applied to the new one, without
+/// another call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_replaced_master_has_answered_is_applied_to_the_new_one() {
     let site = Site::start();

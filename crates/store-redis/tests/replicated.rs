@@ -1,4 +1,5 @@
-//! Level `redis-replicated` on real servers: what waits for replicas, and what a cut does to it.
+//! Level `redis-replicated` on real servers: which calls wait for replicas, and how a cut affects
+//! them.
 
 mod support;
 
@@ -15,7 +16,7 @@ use support::until;
 
 const NEW: Answer = Answer::Schedule(ScheduleAnswer::Scheduled { new: true, replaced: None });
 
-/// What a proxy is to wait for: requests of the partition's lane carry this.
+/// The mark that a proxy waits for: requests of the partition's lane carry it.
 const MARK: &str = "owner:{2}";
 
 fn cancel(id: TimerId) -> Op {
@@ -48,7 +49,7 @@ async fn wait_for_a_replica_that(is_dead: bool) {
     let store = connect(RedisOptions { durability, ..RedisOptions::new([server.url()], "t") }).await;
     assert_eq!(store.info().durability, "redis-replicated");
     let owner = Owner::of(store).await;
-    // A replica that is online may yet be reading what it was sent.
+    // A replica that is online may still be reading the data that it was sent.
     let unsettled = Answer::Refused(Refusal::NotReplicated);
     while owner.one(schedule(&timer(now() + 60_000, 5))).await == unsettled {}
     let timers: Vec<_> = (0..4).map(|n| timer(now() + 60_000 + n, 5)).collect();
@@ -155,7 +156,7 @@ async fn what_was_filed_behind_an_unconfirmed_claim_is_loaded_after_a_cut() {
     assert_eq!(lost, 0, "{lost} timers are stored and not loaded");
 }
 
-/// A load that claims, without a replica: what it loads is answered, and that the claim is not
+/// A load that claims, without a replica: the answer has the timers, and says that the claim is not
 /// confirmed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_replicas_the_lane_answers_and_says_what_is_not_confirmed() {

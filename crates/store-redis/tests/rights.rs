@@ -1,5 +1,5 @@
-//! The rights that operators are told to give mtimer are what it uses, no more and no less. The
-//! conformance suite runs with no others.
+//! The rights that operators are told to give mtimer are those that it uses, no more and no less.
+//! The conformance suite runs with no others.
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
@@ -8,7 +8,7 @@ use std::path::Path;
 
 use mtimer_store_redis::test_support::documented_rights;
 
-/// The text of all files of a folder, but for what only tests use.
+/// The text of all files of a folder, but for those that only tests use.
 fn text(folder: &Path) -> String {
     let only_for_tests = ["test_support", "simulation", "tests", "tests.rs"];
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
@@ -22,7 +22,7 @@ fn source() -> String {
     text(&here.join("src")) + &text(&here.join("../../lua"))
 }
 
-/// Commands that stand behind what sends them.
+/// Names of commands, found behind the calls that send them.
 fn sent(source: &str) -> BTreeSet<&str> {
     let senders = ["cmd(\"", ".command(\"", "call('"];
     let calls = senders.iter().flat_map(|sender| source.split(sender).skip(1));

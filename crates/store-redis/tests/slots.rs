@@ -17,7 +17,7 @@ fn slots(server: &Server) -> Vec<String> {
     server.keys().into_iter().filter_map(|k| k.strip_prefix("slot:{2}:t:").map(str::to_owned)).collect()
 }
 
-/// What is left when nothing is pending any more and outcomes are forgotten.
+/// Checks that no keys are left but the fixed ones and those of outcomes.
 fn assert_empty(server: &Server) {
     let fixed = ["owner:", "meta:", "dest:", "term:", "ended:"];
     let left: Vec<_> =
@@ -25,7 +25,7 @@ fn assert_empty(server: &Server) {
     assert_eq!(left, Vec::<String>::new(), "keys are left");
 }
 
-/// Commands for each timer, those within scripts too: what was counted, and about 15 % more. A
+/// Commands for each timer, those within scripts too: the counted number, and about 15 % more. A
 /// number far below its bound is a success to be written down: lower the bound then.
 struct Bounds {
     schedule: f64,
@@ -62,7 +62,7 @@ impl End {
     }
 }
 
-/// What a test has cost the server since the last look.
+/// The cost of a test to the server since the last look.
 struct Meter<'a> {
     server: &'a Server,
     title: &'a str,
@@ -77,7 +77,7 @@ impl<'a> Meter<'a> {
         Self { server, title, timers: timers as f64, before }
     }
 
-    /// Prints what a step has cost, and checks what can be counted.
+    /// Prints the cost of a step, and checks the number of commands.
     fn step(&mut self, step: &str, bound: f64) {
         let Self { server, title, timers, before } = *self;
         print_durations(&format!("{title}: {step}"), &server.durations());
@@ -106,7 +106,7 @@ async fn carry_out(
     }
 }
 
-/// Schedules, loads, takes what is at most once, and ends all in the order of firing.
+/// Schedules, loads, takes at-most-once timers, and ends all in the order of firing.
 async fn life(title: &str, timers: Vec<Timer>, end: End, bounds: Bounds) {
     const NEW: Answer = Answer::Schedule(ScheduleAnswer::Scheduled { new: true, replaced: None });
     let server = Server::start();
@@ -226,12 +226,12 @@ async fn a_lone_timer_takes_few_commands() {
     let filed = server.commands();
     assert_eq!(owner.one(ack(lone.id)).await, Answer::Done);
     let settled = server.commands();
-    // Each: what counts commands, the reads (outcomes of former owners among them), the call, and
-    // what it does.
+    // Each: the command that counts, the reads (outcomes of former owners among them), the call,
+    // and the commands within it.
     println!("schedule: {} commands, acknowledge: {}", filed - before, settled - filed);
     assert!(filed - before <= 10, "{}", filed - before);
     assert!(settled - filed <= 10, "{}", settled - filed);
-    // A repeat finds out that it is one, whatever way it goes.
+    // A repeat finds out that it is one, on every path.
     owner.one(schedule(&lone)).await;
     assert!(format!("{:?}", owner.one(schedule(&lone)).await).contains("new: false"));
 }
@@ -275,7 +275,7 @@ async fn a_full_slot_gets_siblings_and_every_id_is_found() {
         let length: u64 = server.call(&["HLEN", &format!("slot:{{2}}:t:{slot}")]);
         assert!(length <= 160, "slot {slot} has {length} timers");
     }
-    // A successor knows them, too, and repeats find what is there.
+    // A successor knows them, too, and repeats find the stored timers.
     let next = Owner::of(owner.store.clone()).await;
     for some in timers.chunks(500) {
         let answers = next.apply(some.iter().map(schedule).collect()).await;
@@ -286,7 +286,7 @@ async fn a_full_slot_gets_siblings_and_every_id_is_found() {
     assert_empty(&server);
 }
 
-/// Whatever is done to timers with large payloads: a script writes 256 KiB of them at most, about.
+/// A script writes about 256 KiB of large payloads at most, in any operation on their timers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn large_timers_go_through_in_scripts_of_bounded_size() {
     const BYTES: usize = 60_000;

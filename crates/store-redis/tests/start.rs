@@ -1,4 +1,4 @@
-//! What the store refuses to start on, and says why.
+//! Servers and settings that the store refuses to start on, and the reasons that it gives.
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
@@ -11,7 +11,7 @@ use support::until;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// What a master without replicas answers to ROLE.
+/// The answer of a master without replicas to ROLE.
 const MASTER: &str = "*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n";
 
 async fn refusal(options: RedisOptions) -> String {
@@ -169,7 +169,7 @@ async fn a_cluster_that_is_new_beside_others_knows_their_names() {
     assert_eq!(other_clusters("shop").await, [""; 0], "not new");
     assert_eq!(other_clusters("shpo").await, ["shop"]);
     assert_eq!(other_clusters("shpo").await, [""; 0], "not new any more");
-    // A cluster is also known by what each of its partitions has; keys of others are passed over.
+    // A cluster is also known by the keys of its partitions; keys of others are passed over.
     server.call::<()>(&["HSET", "owner:{12}:shed", "epoch", "1"]);
     server.call::<()>(&["HSET", "slot:{12}:shelf:x", "id", "1"]);
     server.call::<()>(&["MSET", "owner:{me}:shame", "1", "meta:{sh y}", "1", "meta:{shin}:x", "1"]);

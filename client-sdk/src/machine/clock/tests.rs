@@ -80,7 +80,7 @@ fn the_clock_never_shows_less_than_a_delivery_proves() {
     assert_eq!(clock.at(arrived), Time::from_ms(1_101));
     assert_eq!(clock.at(at(101_000)), Time::from_ms(1_102), "it goes on from there");
     assert_eq!(clock.at_broker(1, arrived), Time::from_ms(1_101));
-    // What was due earlier proves nothing new.
+    // An earlier due time proves nothing new.
     assert!(!clock.proved(1, Time::from_ms(500), arrived));
     assert_eq!(clock.at(arrived), Time::from_ms(1_101));
     // A pong that says less corrects it: a broker that was started after a step back.

@@ -55,7 +55,7 @@ fn failed(code: ErrorCode) -> OpReply {
     OpReply::Failed { code, message: String::new() }
 }
 
-/// What one operation has gone through, as the wire saw it.
+/// The history of one operation, as the wire saw it.
 #[derive(Default)]
 struct Seen {
     /// `first_sent` of all sendings since the last word that nothing was done.
@@ -88,7 +88,7 @@ struct World {
     answers: Vec<Option<Result<OpReply, RequestError>>>,
     seen: BTreeMap<u64, Seen>,
     frames: BTreeMap<u64, Request>,
-    /// By broker: the connection, and what is on its wire.
+    /// By broker: the connection, and the frames on its wire.
     sessions: [Option<(u64, Vec<u64>)>; 2],
     last_session: u64,
     version: u64,
@@ -154,7 +154,7 @@ impl World {
         self.answers.push(None);
     }
 
-    /// Takes in what has ended.
+    /// Takes in the operations that have ended.
     fn drain(&mut self) {
         while let Some(Answered { call: Caller(n, _permit), answer }) = self.requests.poll_answered() {
             assert!(self.answers[n].replace(answer).is_none(), "answered once");

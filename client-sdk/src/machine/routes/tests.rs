@@ -99,7 +99,7 @@ fn outcomes_go_back_while_the_broker_owns_the_partition_and_then_to_the_owner() 
     assert!(routes.may_know(2, &a) && routes.may_know(1, &a));
     routes.closed(1);
     assert_eq!(routes.settle_connection(PartitionId(1), &a), None);
-    // The same broker, again: it has counted what is not ok with the old connection.
+    // The same broker, again: it has counted all that is not ok with the old connection.
     routes.opened(&handle(3, "a"));
     assert_eq!(routes.settle_connection(PartitionId(1), &a), Some(3));
     a.ended(false);

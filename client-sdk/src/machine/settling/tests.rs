@@ -136,7 +136,7 @@ fn confirmations_out_of_order_lose_nothing_that_may_still_be_open() {
     world.close(1);
     let session = world.open(None);
     assert_eq!(world.sent(session), [1, 2, 3]);
-    // What is kept in doubt is bounded.
+    // The outcomes kept in doubt are bounded.
     for n in 0..2_000 {
         world.push(session, 0, n, true);
         world.sent(session);

@@ -1,4 +1,4 @@
-//! What happens between the steps of a connection, and after the end.
+//! Inputs between the steps of a connection, and after the end.
 
 use mtimer_protocol::{ErrorCode, OpReply, ServerMessage, ops};
 use mtimer_types::Destination;

@@ -1,4 +1,4 @@
-//! Plays a scenario: puts its inputs into a machine, and writes down what comes out.
+//! Plays a scenario: puts its inputs into a machine, and writes down its outputs.
 //!
 //! docs/client.md describes the format.
 
@@ -100,7 +100,7 @@ impl Default for Settings {
     }
 }
 
-/// What happens, by a line of a scenario.
+/// An input, by a line of a scenario.
 #[derive(Deserialize)]
 #[serde(tag = "in", rename_all = "kebab-case", deny_unknown_fields)]
 enum Happening {
@@ -188,7 +188,7 @@ impl Happening {
     }
 }
 
-/// What an application asks for.
+/// A request of an application.
 #[derive(Clone, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 enum Asked {
@@ -236,7 +236,7 @@ pub(super) struct Player {
 }
 
 impl Player {
-    /// Begins with the scenario's first line; says what is asked for at once.
+    /// Begins with the scenario's first line; writes down the machine's first actions.
     pub(super) fn new(header: &str) -> Self {
         let header: Header = serde_json::from_str(header).unwrap();
         assert_eq!(header.version, 1, "of {}", header.scenario);
@@ -571,7 +571,7 @@ impl Player {
         any
     }
 
-    /// Writes down what is sent over a connection; returns how much that is.
+    /// Writes down the messages sent over a connection; returns their number.
     fn transmit(&mut self, connection: u64) -> usize {
         let mut sent = 0;
         loop {

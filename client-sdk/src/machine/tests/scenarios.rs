@@ -1,7 +1,7 @@
 //! Every scenario of `client-sdk/scenarios`, byte by byte.
 //!
-//! With `MTIMER_BLESS=1` the files are written anew: what comes out is what the machine does, and
-//! bytes that arrive are those of their messages. The difference is to be reviewed.
+//! With `MTIMER_BLESS=1` the files are written anew: outputs become those of the machine, and bytes
+//! that arrive become those of their messages. The difference is to be reviewed.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::player::Player;
 
-/// What has a scenario at least.
+/// Subjects that must have a scenario.
 const NAMES: [&str; 10] = [
     "clock",
     "closing",

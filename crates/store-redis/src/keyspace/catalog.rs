@@ -1,8 +1,8 @@
 //! The owner's picture of the slots of its partition.
 //!
-//! Purpose: which slots there are, in which index, how full, and what is in them; from that the
-//! slots in which an id may be, the place of a timer, what to load next and how far everything is
-//! loaded.
+//! Purpose: knows which slots there are, in which index, how full they are, and fingerprints of the
+//! ids in them. From that it derives the slots in which an id may be, the place of a timer, the
+//! slots to load next, and up to when everything is loaded.
 //!
 //! Invariants, whenever no write is under way:
 //! - Every slot that has readable contents is in the picture, in the index in which it is.
@@ -50,7 +50,7 @@ const STEP_SLOTS: usize = 32;
 const STEP_TIMERS: u32 = 384;
 const STEP_BYTES: u32 = 256 << 10;
 
-/// What a load does next.
+/// The next step of a load.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum LoadStep {
     /// Read these slots whole and move them to the copy; then [`Catalog::read_whole`].
@@ -71,8 +71,8 @@ pub(crate) struct Placement {
     pub(crate) is_implied: bool,
 }
 
-/// What one apply files, until its outcome is known: then it is dropped, or goes to
-/// [`Catalog::abandon`].
+/// Timers and slots that one apply files, until its outcome is known: then they are dropped, or go
+/// to [`Catalog::abandon`].
 #[derive(Debug, Default)]
 pub(crate) struct Placements {
     placed: Vec<(SlotKey, KeyedHash, u32)>,
@@ -251,7 +251,7 @@ impl Catalog {
         entry.bytes = entry.bytes.saturating_add(size);
         entry.ids.add(id);
         let need = match entry.index {
-            // The owner remembers what it files before the horizon.
+            // The owner remembers a timer that it files before the horizon.
             IndexKey::Copy if fire < next => entry.need,
             IndexKey::Copy => Some(entry.need.map_or(fire, |need| need.min(fire))),
             IndexKey::Zset | IndexKey::Retry(_) | IndexKey::List => Some(slot.start.max(next)),
@@ -325,7 +325,7 @@ impl Catalog {
         }
     }
 
-    /// What to load next, up to `until`: a bounded number of timers and bytes.
+    /// Chooses the next step of a load up to `until`: a bounded number of timers and bytes.
     pub(crate) fn step(&self, until: Time) -> LoadStep {
         let mut read: Vec<SlotKey> = Vec::new();
         let (mut timers, mut bytes) = (0, 0);
@@ -370,7 +370,7 @@ impl Catalog {
     }
 
     fn to_split(&self, window: SiblingWindow) -> Vec<SlotKey> {
-        // Not those that are loaded: what could not be moved out of them stays there.
+        // Not the loaded ones: timers that could not be moved out of them stay there.
         let needed = self.group(window).filter(|(_, entry)| entry.need.is_some());
         needed.map(|(slot, _)| slot).take(DENSE as usize).collect()
     }
@@ -383,7 +383,8 @@ impl Catalog {
         narrower.clone().find(is_dense).or_else(|| slot.width.narrower()).unwrap_or(SlotWidth::Second)
     }
 
-    /// A load up to `until` has done what it could.
+    /// Notes that a load up to `until` has ended. The horizon advances as far as everything is
+    /// loaded.
     pub(crate) fn advance(&mut self, until: Time) {
         let needed = self.needs.first().map_or(u64::MAX, |(need, _)| *need);
         self.next = self.next.max(needed.min(until.as_ms().saturating_add(1)));
@@ -394,8 +395,8 @@ impl Catalog {
         Time::from_ms(self.next.saturating_sub(1))
     }
 
-    /// The owner has forgotten what fires after `beyond`. Slots to move from the copy to the list;
-    /// then [`Catalog::listed`].
+    /// Notes that the owner has forgotten the timers that fire after `beyond`. Returns the slots to
+    /// move from the copy to the list; then [`Catalog::listed`].
     pub(crate) fn unload(&mut self, beyond: Time) -> Vec<SlotKey> {
         self.next = self.next.min(beyond.as_ms().saturating_add(1));
         let next = self.next;
@@ -444,7 +445,7 @@ impl Catalog {
     }
 }
 
-/// Track, width and start: what siblings have in common.
+/// Track, width and start, which siblings have in common.
 type SiblingWindow = (u8, SlotWidth, u64);
 
 const fn window(slot: SlotKey) -> SiblingWindow {

@@ -1,7 +1,7 @@
 //! The names of all keys.
 //!
 //! Invariant: every key of a partition carries the partition in braces, so that Redis Cluster keeps
-//! them on one node; what belongs to the cluster carries the cluster's name there.
+//! them on one node; keys of the cluster itself carry the cluster's name there.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use super::levels::siblings;
 
 /// Length of an `ended` bucket: the present one and the one before it cover the repeat horizon.
 const BUCKET_MS: u64 = limits::REPEAT_HORIZON_MS;
-/// Longest time from handing a client's request to the lane until what its decision rests on was
+/// Longest time from handing a client's request to the lane until the data for its decision was
 /// read, ms. An older request is refused.
 pub(crate) const LOOKED_UP_WITHIN_MS: u64 = 30_000;
 /// How much longer a bucket is kept than the repeat horizon, ms: a repeat that was in time may wait
@@ -100,7 +100,7 @@ pub(crate) fn leader(cluster: &str) -> String {
     format!("leader:{{{cluster}}}")
 }
 
-/// `topology:{c}`: what the leader has published.
+/// `topology:{c}`: the topology that the leader has published.
 pub(crate) fn topology(cluster: &str) -> String {
     format!("topology:{{{cluster}}}")
 }
@@ -127,7 +127,8 @@ impl Keyspace {
         format!("dest:{}", self.tail)
     }
 
-    /// Sorted set: positions of timers that are in no slot, or what announces them.
+    /// Sorted set: positions of timers that are in no slot; for `Park`, destinations that have
+    /// parked timers.
     pub(crate) fn listing(&self, listing: ListingKey) -> String {
         match listing {
             ListingKey::Park => format!("park:{}", self.tail),
@@ -148,7 +149,7 @@ impl Keyspace {
         }
     }
 
-    /// Hash of timers, of what names them, or of outcomes.
+    /// Hash of timers, of application keys, or of outcomes.
     pub(crate) fn hash(&self, hash: HashKey) -> String {
         match hash {
             HashKey::Moved(shard) => format!("moved:{}:{shard}", self.tail),
@@ -175,7 +176,8 @@ pub(crate) enum HashKey {
     Ended(OutcomeBucket),
 }
 
-/// The listings, in the order in which a turn writes them: what announces a park before the park.
+/// The listings, in the order in which a turn writes them: a destination's entry in `Park` before
+/// its own park.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum ListingKey {
     /// Numbers of the destinations that have parked timers.
@@ -266,7 +268,7 @@ impl fmt::Display for SlotKey {
     }
 }
 
-/// The Redis Cluster hash slot of a key: CRC16 (XMODEM) of what stands in its first braces, modulo
+/// The Redis Cluster hash slot of a key: CRC16 (XMODEM) of the text in its first braces, modulo
 /// 16384.
 pub(crate) fn hash_slot(key: &str) -> u16 {
     let tag = key

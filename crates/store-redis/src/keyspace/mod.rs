@@ -1,14 +1,14 @@
-//! Names of keys, places of timers, bytes of values, and what the owner knows of its keys.
+//! Names of keys, places of timers, bytes of values, and the owner's knowledge of its keys.
 //!
-//! | module | what it answers |
+//! | module | question |
 //! |---|---|
-//! | `keys` | what is this key called? |
+//! | `keys` | how is a key named? |
 //! | `secret` | the keyed hash of an id, the field of an application key |
 //! | `levels` | how many siblings has a slot? |
 //! | `place` | in which slots may a timer be filed? |
 //! | `fingerprints` | can a field be ruled out in a hash? |
-//! | `catalog` | which slots are there, where does a timer go, what is loaded next? |
-//! | `value` | what do these bytes mean? |
+//! | `catalog` | which slots are there, where does a timer go, which slots are loaded next? |
+//! | `value` | which value do these bytes encode? |
 //!
 //! Everything is pure: no I/O, no clock, no randomness.
 

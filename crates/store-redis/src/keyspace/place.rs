@@ -18,7 +18,7 @@ use super::keys::SlotKey;
 use super::levels::{bits, first_of, levels};
 use super::secret::KeyedHash;
 
-/// What decides in which slots a timer may be.
+/// The values that determine in which slots a timer may be.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Placed {
     /// The timer.

@@ -1,6 +1,6 @@
 //! Keyed hashes: of ids, and of application keys.
 //!
-//! Whatever spreads timers over hashes, and fingerprints, is derived from SipHash-2-4 (Aumasson and
+//! The spread of timers over hashes, and fingerprints, are derived from SipHash-2-4 (Aumasson and
 //! Bernstein 2012) under a secret of the cluster: no client can choose ids, or keys, that meet in
 //! one place. The secret is made when the cluster is, and never changes: places depend on it.
 
@@ -10,7 +10,7 @@ use mtimer_types::{Destination, Key, TimerId};
 use siphasher::{sip, sip128};
 
 /// Hashes over which moved timers are spread: bounds the size of one Redis key to migrate, and of
-/// what is known of one.
+/// its fingerprints.
 pub(crate) const SHARDS: u8 = 16;
 
 /// Bits of a hash, from the lowest: 16 are of the fingerprint, 8 choose a shard, 8 are of the
@@ -25,7 +25,7 @@ impl KeyedHash {
         Self(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
     }
 
-    /// What [`super::fingerprints`] keeps.
+    /// The 24 bits that [`super::fingerprints`] keeps.
     pub(crate) const fn fingerprint(self) -> u32 {
         self.0 as u32 & 0xff00_ffff
     }

@@ -19,8 +19,7 @@
 //! nor stopped.
 //!
 //! Integers are little endian, times are milliseconds, records are [`Record::encode`]'s, whose
-//! first byte is below 128. Whatever is read may be damaged: that is an error, which says of which
-//! timer.
+//! first byte is below 128. Any value may be damaged: that is an error, which names the timer.
 
 use bytes::{Buf, BufMut, Bytes};
 use mtimer_store::answer::RequestId;
@@ -38,11 +37,11 @@ const TIME: usize = 6;
 /// Bytes of a delivery under way.
 const IN_FLIGHT: usize = 44;
 
-/// Stands in `key` beside the keys for as long as there are any. It is larger than what Redis puts
-/// into a list-pack, also with the recommended settings, so the hash is a hash table: a list-pack,
-/// of 512 keys at most, is searched from end to end for each of them. With up to 128 keys in a
-/// partition `bench schedule --keyed 100 --timers 8000` takes 4 µs of Redis for each, and 8 µs
-/// without it.
+/// Stands in `key` beside the keys for as long as there are any. It is larger than the values that
+/// Redis puts into a list-pack, also with the recommended settings, so the hash is a hash table: a
+/// list-pack, of 512 keys at most, is searched from end to end for each of them. With up to 128
+/// keys in a partition `bench schedule --keyed 100 --timers 8000` takes 4 µs of Redis for each, and
+/// 8 µs without it.
 pub(crate) const LARGE: [u8; 1_025] = [b'-'; 1_025];
 
 /// Where the bytes of a timer are.
@@ -127,7 +126,7 @@ pub(crate) fn encode_moved(row: &Row, dest: u32) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// What an entry in `moved` says. `dest` turns the number of a destination into the destination.
+/// Decodes an entry in `moved`. `dest` turns the number of a destination into the destination.
 pub(crate) fn decode_moved(
     id: TimerId,
     value: &Bytes,
@@ -183,7 +182,7 @@ pub(crate) fn encode_in_flight(rows: &[InFlight]) -> Vec<u8> {
     out
 }
 
-/// Deliveries under way, from what the owner record keeps. `None`: it is damaged.
+/// Decodes the deliveries under way from the owner record. `None`: they are damaged.
 pub(crate) fn decode_in_flight(bytes: &[u8]) -> Option<Vec<InFlight>> {
     let row = |mut row: &[u8]| {
         Some(InFlight {

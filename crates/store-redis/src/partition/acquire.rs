@@ -1,4 +1,4 @@
-//! Acquiring a partition: its owner record, then what an owner keeps in memory.
+//! Acquiring a partition: its owner record, then the state that an owner keeps in memory.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ const KNOWN_KEYS: u64 = 4_096;
 /// Destinations that are read at a time.
 const DESTINATION_PAGE: u32 = 200;
 
-/// What all partitions of a store share.
+/// State shared by all partitions of a store.
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub(crate) network: Arc<dyn Network>,
@@ -54,7 +54,8 @@ struct Granted {
     position: u64,
 }
 
-/// Acquires a partition and reads its indexes. Also what was under way when it was released.
+/// Acquires a partition and reads its indexes. Also returns the deliveries that were under way when
+/// it was released.
 pub(crate) async fn acquire(
     shared: &Shared,
     request: Acquire,

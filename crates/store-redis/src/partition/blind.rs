@@ -1,6 +1,6 @@
 //! Acknowledgements that are written without reading their timers first: nearly all timers end so.
 //!
-//! Not in here: what follows if one was not there after all ([`super::turn`]).
+//! Not in here: the second turn for a timer that was not there after all ([`super::turn`]).
 
 use std::collections::{HashMap, HashSet};
 
@@ -59,7 +59,7 @@ impl Owner {
         ops.iter().enumerate().filter_map(ack).collect()
     }
 
-    /// Adds what an acknowledgement writes.
+    /// Adds the writes of an acknowledgement.
     pub(super) fn draft_ack(&self, draft: &mut Draft, ack: &BlindAck, op: &Op, now: Time) {
         if let Some(slot) = ack.slot {
             draft.leave(slot, ack.id);

@@ -1,4 +1,4 @@
-//! What was drafted is written, and noted in what the owner knows.
+//! Writes a draft, and updates the owner's state.
 
 use std::collections::HashSet;
 
@@ -12,7 +12,7 @@ use crate::keyspace::keys::{HashKey, SlotKey};
 use crate::keyspace::value::decode_id;
 use crate::wire::Reply;
 
-/// What became of a write.
+/// The outcome of a write.
 pub(super) enum WriteOutcome {
     /// It was applied. `missed`: all timers that this write removed from slots in which at least
     /// one was absent, or may have been; any of them may be the absent one.
@@ -47,9 +47,9 @@ impl Owner {
         Ok(WriteOutcome::Applied { missed })
     }
 
-    /// Writes what a full store takes, too, as it stores nothing for a client (a split moves timers
-    /// to new hashes). Updates the owner's state. If there is a claim and nothing to write, asks
-    /// the master whether the partition is still ours.
+    /// Writes a draft that a full store takes, too, as it stores nothing for a client (a split
+    /// moves timers to new hashes). Updates the owner's state. If there is a claim and nothing to
+    /// write, asks the master whether the partition is still ours.
     pub(super) async fn write_anyway(&mut self, draft: Draft, claim: Option<Time>) -> Result<(), LaneError> {
         let drafted = self.finish(draft, claim);
         match self.write(drafted, claim.is_some()).await? {

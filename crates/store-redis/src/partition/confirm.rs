@@ -1,10 +1,10 @@
-//! Level `redis-replicated`: what is answered is on enough replicas, or the answer says that it is
-//! not.
+//! Level `redis-replicated`: a write that is answered is on enough replicas, or the answer says
+//! that it is not.
 //!
-//! What adds, takes or cancels waits for them, also if it was written earlier (a repeat).
-//! Settlements do not: if a failover undoes one the timer is delivered again. A claim waits, too,
-//! because deliveries begin once it is confirmed; one that is not is asked for again, by whoever
-//! needs it.
+//! Operations that add, take or cancel wait for the replicas, also if they were written earlier
+//! (repeats). Settlements do not: if a failover undoes one the timer is delivered again. A claim
+//! waits, too, because deliveries begin once it is confirmed; an unconfirmed one is requested again
+//! by the caller that needs it.
 //!
 //! Not in here: the other level, which waits for nothing.
 

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use mtimer_types::Destination;
 
-/// The numbers that stand for destinations in what is stored.
+/// The numbers that stand for destinations in the store.
 #[derive(Debug, Default)]
 pub(crate) struct DestinationNumbers {
     names: Vec<Destination>,

@@ -1,9 +1,9 @@
-//! From what was decided to what is written.
+//! Turns decisions into commands.
 //!
-//! The order of the commands is what makes a write that is cut off half way harmless until it is
-//! repeated: index entries before the contents they announce, rows before keys, what is new before
-//! what goes. Each key but an index has at most one removal, as its last command. A hash slot that
-//! is being migrated cuts scripts off so.
+//! The order of the commands makes a write that is cut off half way harmless until it is repeated:
+//! index entries before the contents they announce, rows before keys, additions before removals.
+//! Each key but an index has at most one removal, as its last command. A hash slot that is being
+//! migrated cuts scripts off so.
 //!
 //! The entry in `moved` locates a timer; without one it is in a slot that its id implies. A copy
 //! anywhere else is a leftover. So contents are written before entries: a timer that moves is at
@@ -28,7 +28,7 @@ use crate::keyspace::value::{
     LARGE, Location, encode_destination, encode_moved, encode_moved_to, encode_pending, request_field,
 };
 
-/// Commands of one write, by what they do, until they are put into order.
+/// Commands of one write, by kind, until they are put into order.
 #[derive(Default)]
 pub(crate) struct Draft {
     /// Fields of the owner record: field, value.
@@ -58,13 +58,13 @@ pub(crate) struct Draft {
     note: Note,
 }
 
-/// A write, and what the owner has to take note of once it is applied.
+/// A write, and the changes that the owner notes once it is applied.
 pub(crate) struct Drafted {
     pub(crate) writes: Writes,
     pub(crate) note: Note,
 }
 
-/// What is true once a write has been applied.
+/// Changes to the owner's state, made once a write has been applied.
 #[derive(Default)]
 pub(crate) struct Note {
     pub(crate) placements: Placements,
@@ -143,14 +143,14 @@ impl Draft {
         self.fields.push(hash, [field, value]);
     }
 
-    /// What this write files.
+    /// The placements of this write.
     pub(crate) const fn placements(&mut self) -> &mut Placements {
         &mut self.note.placements
     }
 }
 
 impl Owner {
-    /// Adds what a batch has decided.
+    /// Adds the decided changes of a batch.
     pub(crate) fn draft(&mut self, draft: &mut Draft, changes: &Changes, locations: &Locations, now: Time) {
         draft.adds |= changes.adds();
         for row in &changes.rows {
@@ -358,7 +358,7 @@ impl Owner {
         Drafted { writes, note }
     }
 
-    /// What goes: entries before contents, keys last. Returns [`Note::leaving`] and
+    /// Adds the removals: entries before contents, keys last. Returns [`Note::leaving`] and
     /// [`Note::freeing`].
     fn finish_removals(&self, writes: &mut Writes, draft: &mut Draft) -> (Vec<Leaving>, Option<usize>) {
         writes.commands("HDEL", &mut draft.unmoved, |shard| self.space.hash(HashKey::Moved(*shard)));
@@ -390,7 +390,7 @@ impl Owner {
         (leaving, freeing)
     }
 
-    /// Takes note of what was applied. The timers that left slots are the caller's: see
+    /// Takes note of an applied write. The timers that left slots are the caller's: see
     /// [`Note::leaving`].
     pub(crate) fn note(&mut self, note: Note) {
         // They were counted a second time when they were placed.

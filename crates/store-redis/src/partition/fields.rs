@@ -1,4 +1,4 @@
-//! Fields of hashes are read with one command a hash; what is damaged is reported, and left out.
+//! Reads fields of hashes with one command a hash; damaged values are reported, and left out.
 
 use bytes::Bytes;
 use mtimer_store::record::RecordError;
@@ -14,7 +14,7 @@ use crate::wire::Reply;
 /// Fields of hashes to be read, one `HMGET` a hash.
 pub(crate) type FieldLookup = ByKey<HashKey, 1>;
 
-/// The place of a field in a [`FieldLookup`], and of its value in what was read.
+/// The place of a field in a [`FieldLookup`], and of its value in the result.
 pub(crate) type FieldIndex = usize;
 
 impl Owner {
@@ -49,8 +49,8 @@ impl Owner {
         answer
     }
 
-    /// What was read; `None` for what is damaged, which is reported: it must not take others, or
-    /// the lane, with it.
+    /// Returns the value that was read; `None` if it is damaged, which is reported: it must not
+    /// fail other values, or the lane.
     pub(crate) fn readable<T>(&mut self, read: Result<T, RecordError>) -> Option<T> {
         read.inspect_err(|error| self.unreadable.report(self.partition(), error)).ok()
     }

@@ -1,7 +1,7 @@
 //! When a call was handed to its lane.
 //!
 //! A call may wait for long: Redis is away, the process is stopped, the host is suspended. Not in
-//! here: what is too long.
+//! here: how long is too long.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Lines of the log about what mostly happens to many partitions at the same time: the first
+//! Log lines about events that mostly happen to many partitions at the same time: the first
 //! partition has a line, and the others have one only with the level debug.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,7 +37,7 @@ impl Incidents {
         );
     }
 
-    /// A partition is given up although replicas lack what was answered.
+    /// A partition is given up although replicas lack answered writes.
     pub(super) fn early_release(&self, partition: PartitionId) {
         log_first!(
             self.early_releases,
@@ -48,8 +48,8 @@ impl Incidents {
         );
     }
 
-    /// The store has lost a key, whatever it says of sequence numbers: as when a node fails over
-    /// while it takes over a hash slot.
+    /// The store has lost a key, even if its sequence number shows no loss: as when a node fails
+    /// over while it takes over a hash slot.
     pub(super) fn lost_key(&self, partition: PartitionId, key: &str) {
         self.lost_slots.fetch_add(1, Ordering::Relaxed);
         log_first!(

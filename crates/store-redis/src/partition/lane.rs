@@ -1,8 +1,8 @@
 //! The caller's side of a partition: a queue in the order of calls, and the task that executes
 //! them.
 //!
-//! Not in here: what the calls do. The queue holds what the owner has called and has no answer to
-//! yet; the owner bounds that.
+//! Not in here: the execution of calls. The queue holds the owner's calls that are not answered
+//! yet; the owner bounds them.
 
 use std::future::ready;
 
@@ -34,7 +34,7 @@ struct Ending {
 }
 
 impl Drop for Ending {
-    /// Whoever watches the health knows before a caller does.
+    /// Watchers of the health learn of the end before callers do.
     fn drop(&mut self) {
         if std::thread::panicking() {
             tracing::error!(partition = self.partition.0, "the lane has panicked");
@@ -43,7 +43,7 @@ impl Drop for Ending {
     }
 }
 
-/// Tells whoever watches the health that the lane has ended. The first reason stays.
+/// Tells the watchers of the health that the lane has ended. The first reason stays.
 fn end(health: &watch::Sender<Health>, why: &LaneError) {
     health.send_if_modified(|health| {
         let lives = !matches!(health, Health::Ended(_));
@@ -54,8 +54,8 @@ fn end(health: &watch::Sender<Health>, why: &LaneError) {
     });
 }
 
-/// The owner's handle of a partition. After it is dropped the partition's task does what was
-/// called, and ends; the first failure ends it too, and fails the rest.
+/// The owner's handle of a partition. After it is dropped the partition's task executes the calls
+/// made before, and ends; the first failure ends it too, and fails the rest.
 pub(crate) struct RedisLane {
     epoch: Epoch,
     calls: mpsc::UnboundedSender<OwnerCall>,
@@ -129,7 +129,7 @@ async fn serve(mut owner: Owner, mut ending: Ending) {
         tracing::debug!(partition = ending.partition.0, error = %why, "the lane has ended");
     }
     end(&ending.health, &why);
-    // Whoever watches the health knows by now: this may take a second.
+    // The watchers of the health know by now: this may take a second.
     if matches!(why, LaneError::Fenced { .. }) {
         owner.writer.report_unseen().await;
     }
@@ -151,7 +151,7 @@ async fn work(owner: &mut Owner, calls: &mut mpsc::UnboundedReceiver<OwnerCall>)
                 Some(call) => execute(owner, call).await?,
                 None => return Ok(()),
             },
-            // What was asked was refused, so nothing else finds out when the store is back.
+            // Calls were refused, so nothing else finds out when the store is back.
             () = ready(()), if owner.is_down() => owner.check().await?,
             () = log.behind() => owner.check().await?,
             // Nobody else may ask: clients go elsewhere.

@@ -63,8 +63,8 @@ impl Owner {
             let (rows, next) = self.rows(key, cursor, limit).await?;
             let page = of.page(rows, next);
             match &page {
-                // Whoever asks for one page only must get past rows that cannot be read, however
-                // many there are.
+                // A caller that asks for one page only must get past rows that cannot be read,
+                // however many there are.
                 ListPage::Parked(Page { rows, next: Some(next) }) if rows.is_empty() => cursor = *next,
                 ListPage::Parked(_) | ListPage::Dead(_) | ListPage::Taken(_) | ListPage::Unconfirmed(_) => {
                     return Ok(page);
@@ -73,8 +73,8 @@ impl Owner {
         }
     }
 
-    /// Rows of a listing from a position on: at most `limit`, and about [`PAGE_BYTES`]. What cannot
-    /// be read is left out. Returns the position that comes next, too.
+    /// Rows of a listing from a position on: at most `limit`, and about [`PAGE_BYTES`]. Rows that
+    /// cannot be read are left out. Returns the position that comes next, too.
     async fn rows(
         &mut self,
         of: ListingKey,
@@ -153,7 +153,7 @@ impl Owner {
     /// See [`mtimer_store::Call::Release`].
     pub(crate) async fn release(&mut self, in_flight: Vec<InFlight>) -> Result<(), LaneError> {
         let mut draft = Draft::default();
-        // Of what was claimed only the deliveries under way were sent: the claim is as before.
+        // Of the claimed deliveries only those under way were sent: the claim is as before.
         draft.set_fact("c", self.prior_claim.as_ms().to_string().as_bytes());
         draft.set_fact("f", &encode_in_flight(&in_flight));
         draft.set_fact("r", b"1");
@@ -170,7 +170,8 @@ impl Owner {
         Ok(())
     }
 
-    /// Waits until the replicas have all writes; applies again what the store loses meanwhile.
+    /// Waits until the replicas have all writes; applies again the writes that the store loses
+    /// meanwhile.
     async fn secure_release(&mut self) -> Result<(), LaneError> {
         let (trimmer, log) = (self.trimmer.clone(), self.writer.log().clone());
         loop {

@@ -21,7 +21,7 @@ use crate::wire::Reply;
 
 /// Split steps (of up to five slots of about 128 timers) of one load.
 const SPLITS: u32 = 8;
-/// The same of one load that splits what is not needed yet: a few ms.
+/// The same of one load that splits slots that are not needed yet: a few ms.
 const SPLITS_AHEAD: u32 = 2;
 /// Slots that one write moves from the copy to the list.
 const UNLOAD_STEP: usize = 200;

@@ -36,7 +36,7 @@ impl Locations {
         self.unread.is_some()
     }
 
-    /// A timer is there, by what the owner knows; its contents were not read.
+    /// Notes where a timer is, by the owner's knowledge; its contents were not read.
     pub(crate) fn insert_unread(&mut self, id: TimerId, at: Location) {
         self.insert(id, at);
         self.unread.iter_mut().for_each(|unread| _ = unread.insert(id));

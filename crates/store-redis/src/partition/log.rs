@@ -1,8 +1,8 @@
 //! The owner's log: the last writes, in order, to be applied again if the store loses them.
 //!
 //! Every apply is a log record: it belongs to the sequence number that it raises the owner record
-//! to. A failover of Redis, or a restart from its append-only file, loses a suffix of what was
-//! applied and nothing else, so the records above the stored number are what was lost.
+//! to. A failover of Redis, or a restart from its append-only file, loses a suffix of the applied
+//! writes and nothing else, so the records above the stored number are the lost ones.
 //!
 //! Invariant: the records follow one another: each starts at the sequence number to which the one
 //! before it leads.
@@ -22,19 +22,19 @@ use tokio::time::Instant;
 use super::incidents::Incidents;
 use super::writes::Writes;
 
-/// One apply: what was written when the owner record's sequence number went from `seq` to `next`.
+/// One apply: the writes with which the owner record's sequence number went from `seq` to `next`.
 #[derive(Clone, Debug)]
 pub(crate) struct LogRecord {
     /// The number that must be stored before.
     pub(crate) seq: u64,
     /// The number that is stored afterwards.
     pub(crate) next: u64,
-    /// What is written. Its content never changes.
+    /// The writes. Their content never changes.
     pub(crate) writes: Arc<Writes>,
 }
 
-/// What a store keeps to apply again after a failover or a restart of Redis, and whether that is
-/// everything.
+/// The state of a store's logs, from which it applies lost writes again after a failover or a
+/// restart of Redis.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LogStatus {
     /// Bytes that the logs of all partitions hold.
@@ -46,14 +46,14 @@ pub struct LogStatus {
     pub replayed: u64,
     /// Slots with timers that the store had lost when they were read, since it was opened.
     pub lost_slots: u64,
-    /// Since when what was answered may be lost: some of the dropped writes, or of the
-    /// acquisitions, are not known to be safe; the master lacks writes that are not applied again
-    /// yet; or Sentinels are not heard, which may have replaced the master.
+    /// Since when answered writes may be lost: some of the dropped writes, or of the acquisitions,
+    /// are not known to be safe; the master lacks writes that are not applied again yet; or
+    /// Sentinels are not heard, which may have replaced the master.
     pub at_risk_since: Option<SystemTime>,
 }
 
-/// What the logs of all partitions of a store share: their memory, and their counters, gaps and
-/// incidents.
+/// State shared by the logs of all partitions of a store: their memory, and their counters, gaps
+/// and incidents.
 #[derive(Debug)]
 pub(crate) struct LogBudget {
     limit: usize,
@@ -63,7 +63,7 @@ pub(crate) struct LogBudget {
     gaps: Mutex<Gaps>,
 }
 
-/// What the logs lack.
+/// The gaps in the logs.
 #[derive(Default, Debug)]
 struct Gaps {
     /// Records that were dropped for want of memory.
@@ -165,7 +165,7 @@ impl LogBudget {
         self.gaps().open();
     }
 
-    /// A log has no gap any more: what it lacked is safe, or its partition was given up.
+    /// A log has no gap any more: the missing records are safe, or its partition was given up.
     fn closed(&self, is_safe: bool) {
         let mut gaps = self.gaps();
         gaps.open -= 1;
@@ -178,7 +178,8 @@ impl LogBudget {
     }
 }
 
-/// See the module. Shared by the writer, which appends, and whoever finds out what is safe.
+/// See the module. Shared by the writer, which appends, and the trimmer, which finds out which
+/// records are safe.
 #[derive(Debug)]
 pub(crate) struct Log {
     budget: Arc<LogBudget>,
@@ -217,12 +218,12 @@ impl Log {
         self.records.lock()
     }
 
-    /// What happens to many partitions.
+    /// Log lines about events of many partitions.
     pub(crate) fn incidents(&self) -> &Incidents {
         &self.budget.incidents
     }
 
-    /// Appends what was applied. Beyond the budget the oldest records of this log go.
+    /// Appends an applied write. Beyond the budget the oldest records of this log go.
     pub(crate) fn push(&self, record: LogRecord) {
         if self.budget.limit == 0 {
             return;
@@ -287,8 +288,8 @@ impl Log {
         self.records().queue.back().map(|kept| kept.record.next)
     }
 
-    /// The master was found without the last records. Until it has them again, what was answered
-    /// is at risk.
+    /// The master was found without the last records. Until it has them again, answered writes are
+    /// at risk.
     pub(crate) fn set_lost(&self) {
         if !std::mem::replace(&mut self.records().is_behind, true) {
             self.budget.fell_behind();

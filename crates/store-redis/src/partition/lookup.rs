@@ -1,4 +1,4 @@
-//! Reading what decisions need.
+//! Reads the data that decisions need.
 //!
 //! Much of it the owner knows without asking: an id that cannot be in any hash is not stored. The
 //! rest is read with one command a hash, mostly in one round. Each indirection takes another one:
@@ -40,7 +40,7 @@ enum NeedFields {
     Answered { request: mtimer_store::RequestId, buckets: Vec<FieldIndex> },
 }
 
-/// What the values that were read lead to, and has to be read or removed next.
+/// References found in the values that were read: timers to read next, and rows to remove.
 #[derive(Default)]
 struct Indirect {
     /// Timers that `moved` says are in these slots.
@@ -52,7 +52,8 @@ struct Indirect {
 }
 
 impl Owner {
-    /// Finds out what is needed and tells it to the view. Where the rows are goes into `locations`.
+    /// Finds the facts that are needed and tells them to the view. Where the rows are goes into
+    /// `locations`.
     ///
     /// # Errors
     ///
@@ -87,7 +88,7 @@ impl Owner {
         self.find_holders(held, view, locations, now).await
     }
 
-    /// Tells the view what was read. Returns what leads on.
+    /// Tells the view the values that were read. Returns the references to follow.
     fn interpret(
         &mut self,
         queries: Vec<NeedFields>,
@@ -200,7 +201,8 @@ impl Owner {
         self.catalog.knows_ids(slot).then(|| (row(), Location::Slot { slot, is_implied: true }))
     }
 
-    /// What to read for a need, or the fact if the owner knows it. Fields are added to `lookup`.
+    /// Returns the data to read for a need, or the fact if the owner knows it. Fields are added to
+    /// `lookup`.
     fn query(&mut self, lookup: &mut FieldLookup, need: Need, now: Time) -> NeedSource {
         match need {
             Need::Row(id) => {
@@ -300,7 +302,7 @@ impl Owner {
     }
 }
 
-/// What was found of a timer.
+/// The result of looking for a timer.
 enum Sought {
     Row(Row, Location),
     Nothing,

@@ -4,23 +4,23 @@
 //! deals with lost answers; after a lost answer, `turn` reads the slots again that the write was
 //! about. Beside the calls, `trim` asks replicas by itself.
 //!
-//! | module | what it does |
+//! | module | task |
 //! |---|---|
 //! | `acquire` | becomes the owner, and reads the indexes |
-//! | `owner` | holds what the owner knows of the partition |
+//! | `owner` | holds the owner's knowledge of the partition |
 //! | `lane` | queues calls, and runs the task that executes them |
 //! | `handed` | how long a call has waited |
 //! | `turn` | executes a batch: reads, decides, writes, answers |
 //! | `blind` | finds acknowledgements that are written without reading |
-//! | `lookup` | reads what decisions need, unless the owner knows it |
+//! | `lookup` | reads the data that decisions need, unless the owner knows it |
 //! | `fields`, `retained` | how it reads: fields of hashes, the oldest entries of listings |
 //! | `locations` | where the timers of a turn are |
-//! | `encode` | turns what was decided into commands, in an order that may be cut off anywhere |
-//! | `commit` | carries the commands out, and notes what they have changed |
+//! | `encode` | turns decisions into commands, in an order that may be cut off anywhere |
+//! | `commit` | carries the commands out, and notes their changes |
 //! | `writes` | holds the commands of one write, as the script `apply` takes them |
 //! | `load` | reads slots into the wheel; splits dense ones before |
 //! | `listing` | finds single timers, lists, counts, releases |
-//! | `writer` | writes exactly once, reads until what it read counts, whatever happens |
+//! | `writer` | writes exactly once, reads until the result counts, despite failures |
 //! | `identity`, `master` | who writes; the connection to where the partition is |
 //! | `log` | keeps the last writes, to be applied again to a store that has lost them |
 //! | `trim` | finds out which of them are safe |
@@ -28,7 +28,7 @@
 //! | `shortage` | of which partitions replicas do not confirm |
 //! | `destinations` | numbers destinations, so that a record holds a number instead of two names |
 //! | `unreadable` | reports damaged records |
-//! | `incidents` | logs what happens to many partitions at once |
+//! | `incidents` | logs events of many partitions at once |
 //!
 //! `broken!` names a rule that the simulation breaks on purpose. In releases it is `false`: nothing
 //! is broken.

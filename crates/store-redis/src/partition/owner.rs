@@ -1,6 +1,6 @@
-//! What the owner of a partition knows of it.
+//! The owner's knowledge of its partition.
 //!
-//! Invariant: whenever no call is being executed, this is true of what the store has under the
+//! Invariant: whenever no call is being executed, this is true of the store's data under the
 //! owner's sequence number.
 
 use std::collections::HashSet;
@@ -63,7 +63,7 @@ impl Owner {
         self.prior_claim
     }
 
-    /// Asks the store whether it has everything, and applies again what it has lost.
+    /// Asks the store whether it has everything, and applies lost writes again.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! The oldest entries of a listing, and how many there are: what trimming, and the limits of what
-//! is retained, are decided on.
+//! Reads the oldest entries of a listing, and how many there are. Trimming, and the limits of
+//! retained timers, are decided on these.
 
 use std::collections::HashSet;
 
@@ -54,7 +54,7 @@ impl Owner {
         Ok(rows)
     }
 
-    /// What a command counts, over some keys.
+    /// Sums the counts of a command over some keys.
     pub(super) async fn total(
         &mut self,
         count: &str,
@@ -87,8 +87,8 @@ impl Owner {
                 oldest.iter().for_each(|row| locations.insert(row.id(), Location::Moved));
                 return Ok(Fact::Retained { of, limit, count, oldest });
             }
-            // Leftovers of a write that was cut off, or damaged: they would hold up what is behind
-            // them for ever. A damaged record itself stays in `moved`.
+            // Leftovers of a write that was cut off, or damaged: they would hold up the entries
+            // behind them for ever. A damaged record itself stays in `moved`.
             let mut draft = Draft::default();
             without.into_iter().for_each(|id| draft.unlist(listing, id));
             self.write_anyway(draft, None).await?;

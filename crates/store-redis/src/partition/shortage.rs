@@ -1,5 +1,5 @@
-//! Level `redis-replicated`: how many replicas must have a write, and of which partitions they do
-//! not confirm what is written, by the last wait of each.
+//! Level `redis-replicated`: how many replicas must have a write, and which partitions' writes they
+//! do not confirm, by the last wait of each.
 //!
 //! Not in here: waiting ([`super::writer`]).
 

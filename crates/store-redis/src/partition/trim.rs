@@ -7,10 +7,11 @@
 //! | neither | it is stored: nothing is kept for a restart |
 //!
 //! A replica that is connected and still gets its data counts, though nobody else may know of it
-//! yet: it can be promoted with the data alone, before it gets what was written since.
+//! yet: it can be promoted with the data alone, before it gets later writes.
 //!
-//! Whatever the rule: only what the master has stored right now is safe, so what a failover has
-//! lost stays in the log until it is applied again. The owner is told of such a loss at once.
+//! Under every rule, only records that the master has stored right now are safe, so records that a
+//! failover has lost stay in the log until they are applied again. The owner is told of such a loss
+//! at once.
 //!
 //! The log reaches back to the acquisition. The owner waits until the replicas that count have that
 //! before its first answer: if a replica without the acquisition is promoted, all later writes are
@@ -37,7 +38,7 @@ const ROUND: Duration = Duration::from_millis(100);
 /// takeover by this much, which is less than it takes to notice a dead broker.
 const ACQUISITION_WITHIN: Duration = Duration::from_millis(500);
 
-/// What all trimmers of a store share.
+/// State shared by all trimmers of a store.
 #[derive(Clone)]
 pub(crate) struct Trimming {
     pub(crate) replicas: Arc<dyn Replicas>,
@@ -56,13 +57,13 @@ pub(crate) struct Trimmer {
     connected: AtomicU32,
 }
 
-/// What the master of a partition has.
+/// The state of a partition's master.
 struct MasterState {
     /// The sequence number.
     seq: u64,
     /// All replicas that count have it.
     is_replicated: bool,
-    /// What was applied before this moment is in the append-only file, as far as that counts.
+    /// Writes applied before this moment are in the append-only file, as far as that counts.
     /// `None`: it is not known now.
     synced: Option<Instant>,
 }
@@ -139,7 +140,7 @@ impl Trimmer {
         self.shared.network.replicas(self.identity.hash_slot)
     }
 
-    /// Drops what is safe by now.
+    /// Drops the records that are safe by now.
     ///
     /// # Errors
     ///
@@ -158,8 +159,8 @@ impl Trimmer {
         Ok(())
     }
 
-    /// What the master has stored, and whether its replicas have it, or, if `waits_for_file`, its
-    /// append-only file if it has no replicas. `None`: it is not known now.
+    /// Returns the number that the master has stored, and whether its replicas have it, or, if
+    /// `waits_for_file`, its append-only file if it has no replicas. `None`: it is not known now.
     ///
     /// # Errors
     ///
@@ -191,7 +192,7 @@ impl Trimmer {
             self.refresh_topology().await;
         }
         let replicas = if broken!(UnnamedReplicasIgnored) { named } else { named.max(confirmed.connected) };
-        // If the topology has changed meanwhile, what it says counts from the next round on.
+        // If the topology has changed meanwhile, the new one counts from the next round on.
         let is_current = self.replicas() == Some(named);
         let is_replicated = is_current && confirmed.replicas >= replicas;
         let synced = if file_counts { confirmed.synced } else { Some(asked) };
@@ -208,7 +209,7 @@ impl Trimmer {
         }
     }
 
-    /// The owner record as the master has it, and what has everything up to it.
+    /// Reads the owner record of the master, and the confirmation of everything up to it.
     async fn confirmed(&self, wanted: Wanted) -> Result<Confirmed, Lost> {
         let (at, query) = (self.identity.hash_slot, self.identity.query());
         let confirmed = self.shared.replicas.confirm(at, wanted, query).await?;

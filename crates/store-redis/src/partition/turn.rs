@@ -1,14 +1,14 @@
-//! A turn: read what a batch needs, decide, write the result, answer.
+//! A turn: read the data that a batch needs, decide, write the result, answer.
 //!
 //! An acknowledgement of a timer that can only be at one place is written without reading it first:
 //! nearly all timers end so. If it was not there after all it goes through a second turn, which
 //! looks for it.
 //!
-//! What would make a full store fuller is refused, and the rest decided anew without it. Requests
-//! of clients that have waited for too long are refused, too: they may repeat what the store has
-//! forgotten by now.
+//! A full store refuses operations that add, and the rest is decided anew without them. Client
+//! requests that have waited for too long are refused, too: they may repeat requests that the store
+//! has forgotten by now.
 //!
-//! Not in here: what decisions are ([`mtimer_store::ops`]), how a lost answer is dealt with
+//! Not in here: the decisions ([`mtimer_store::ops`]), the handling of a lost answer
 //! ([`super::writer`]).
 
 use std::borrow::Cow;
@@ -40,19 +40,19 @@ const TURN_OPS: usize = MAX_ARGUMENTS / 2;
 /// Payload bytes of one turn.
 const TURN_BYTES: usize = 256 << 10;
 
-/// What is refused of a turn.
+/// The refusals of a turn.
 #[derive(Clone)]
 struct TurnRefusals {
     /// Why operations that add are refused; `None`: they are not.
     adding: Option<Refusal>,
-    /// What clients ask for comes too late.
+    /// Client requests come too late.
     is_late: bool,
-    /// The store is away, and nothing of this turn was sent to be written: what clients ask for
-    /// need not wait for it.
+    /// The store is away, and nothing of this turn was sent to be written: client requests need not
+    /// wait for it.
     is_away: bool,
 }
 
-/// What became of an attempt at a turn.
+/// The outcome of an attempt at a turn.
 enum TurnOutcome {
     Answered(Vec<Answer>),
     /// More is refused than before. None of its operations was written.
@@ -80,7 +80,8 @@ impl Owner {
         while !rest.is_empty() {
             let length = turn_length(rest).min(most);
             let some = self.turn(&rest[..length], (now, handed), claim.take()).await?;
-            // After a turn that was cut short, twice what fitted is tried: little is read in vain.
+            // After a turn that was cut short, the next one tries twice as many operations: little
+            // is read in vain.
             most = if some.len() < length { 2 * some.len() } else { TURN_OPS.min(2 * most) };
             rest = &rest[some.len()..];
             answers.extend(some);
@@ -140,7 +141,7 @@ impl Owner {
         let decided_ops =
             if blind.is_empty() { Cow::Borrowed(ops) } else { others().map(|(_, op)| op.clone()).collect() };
 
-        // Reading does nothing, so what clients ask for need not wait for a store that is away.
+        // Reading changes nothing, so client requests need not wait for a store that is away.
         self.writer.set_may_give_up(decided_ops.iter().any(|op| op.is().origin != Origin::Owner));
         let decided = self.decide(&decided_ops, now).await;
         self.writer.set_may_give_up(false);
@@ -166,7 +167,7 @@ impl Owner {
         self.draft(&mut draft, &decided.changes, &locations, now);
         blind.iter().for_each(|ack| self.draft_ack(&mut draft, ack, &ops[ack.at], now));
         let drafted = self.finish(draft, claim);
-        // A refusal is true whoever the owner is.
+        // A refusal is true under any owner.
         let all_refused = !ops.is_empty() && decided.answers.iter().all(|a| matches!(a, Answer::Refused(_)));
         let missed = match self.write(drafted, !all_refused).await? {
             WriteOutcome::Applied { missed } => missed,
@@ -188,7 +189,7 @@ impl Owner {
         Ok(TurnOutcome::Answered(answers.into_iter().flatten().collect()))
     }
 
-    /// Reads what decisions need, and decides. Also where the rows are that change.
+    /// Reads the data that decisions need, and decides. Also returns where the changed rows are.
     ///
     /// First decides without the contents of timers that are found by their keys: a cancel or a
     /// replacement needs only their places. If such a timer has to be written again it is read, and
@@ -213,7 +214,7 @@ impl Owner {
     ) -> Result<(Decided, Locations), LaneError> {
         let mut view = View::of(ops);
         for op in ops {
-            // What the owner has in memory is stored, and is not read again.
+            // A timer that the owner has in memory is stored, and is not read again.
             if let Op::Take(Take { id, timer: Some(timer), .. }) = op
                 && let Some((row, at)) = self.first_attempt(*id, || timer.clone())
             {
@@ -238,7 +239,7 @@ fn is_request(op: &Op) -> bool {
     op.is().origin == Origin::Client
 }
 
-/// Whether what was read by now may lack outcomes that repeats ask for.
+/// Whether the data read by now may lack outcomes that repeats ask for.
 fn is_late(handed: HandedOver) -> bool {
     if broken!(LateRequestsDecided) {
         return false;

@@ -1,9 +1,9 @@
 //! Records that cannot be read: logged once each, and left where they are.
 //!
-//! Purpose: whoever looks after the store learns of each damaged record, and its log is not flooded
-//! by a row that is read again and again. Such a record is passed over by loads, listings and all
-//! operations that read it. A trim takes it out of its listing; nothing removes the record itself
-//! but a timer that is stored in its place under the same id, and what needs not read it: an
+//! Purpose: operators learn of each damaged record, and the log is not flooded by a row that is
+//! read again and again. Such a record is passed over by loads, listings and all operations that
+//! read it. A trim takes it out of its listing; nothing removes the record itself but a timer that
+//! is stored in its place under the same id, and operations that need not read it: an
 //! acknowledgement, a cancel by key, a replacement. Bounded: after [`MOST`] ids it forgets them
 //! all, and may log some again.
 

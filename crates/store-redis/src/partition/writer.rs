@@ -1,23 +1,22 @@
-//! How an owner reads and writes its partition: each write exactly once and in order, whatever
-//! happens on the way.
+//! How an owner reads and writes its partition: each write exactly once and in order, despite all
+//! failures on the way.
 //!
 //! Every write carries the owner's epoch and nonce, the sequence number that must be stored before
-//! it, and the one that is stored with it. What is done about a lost answer rests on this:
+//! it, and the one that is stored with it. The handling of a lost answer rests on this:
 //!
 //! - At most one write is under way, and its content never changes for as long as it may still
 //!   arrive. So it is sent again as it is, until the stored number says that it was applied, or the
 //!   server says that it was not.
 //! - A write of which a copy may still be on its way, or was cut off half way, is completed, also
-//!   by a store that is full: what is left of it would otherwise stay, or arrive behind the
-//!   refusal.
+//!   by a store that is full: otherwise a part of it would stay, or arrive behind the refusal.
 //! - A stored number below ours means that the store lost writes: a replica that lagged was
 //!   promoted, or a server restarted from an older file. The log applies them again. If it does not
 //!   reach back so far the lane ends.
 //!
-//! Reads carry the numbers, too: what was read counts only if they are the stored ones, so
-//! decisions never rest on what a server has lost.
+//! Reads carry the numbers, too: a result counts only if they are the stored ones, so decisions
+//! never rest on a server that has lost writes.
 //!
-//! Not in here: what is read and written ([`super::turn`]).
+//! Not in here: the contents of reads and writes ([`super::turn`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,10 +35,10 @@ use super::shortage::{LastWait, Quorum};
 use super::writes::Writes;
 use crate::wire::{Confirmed, Network, Remedy, Reply, RetryPauses, Script, Wanted, alone, numbers, remedy};
 
-/// How long it may take to find out what the next owner has found.
+/// How long it may take to read the state that the next owner has found.
 const UNSEEN_WITHIN: Duration = Duration::from_secs(1);
 
-/// What one command of [`Writes`] that takes members out of a collection has found.
+/// The result of one command of [`Writes`] that takes members out of a collection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TakenOut {
     /// The number that [`Writes::take_out`] returned.
@@ -50,7 +49,7 @@ pub(crate) struct TakenOut {
     pub(crate) left: u64,
 }
 
-/// What became of a write.
+/// The outcome of a write.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Written {
     /// It was applied.
@@ -76,8 +75,8 @@ pub(crate) struct PartitionWriter {
     failures: u32,
     /// Since when the store is away; `None`: it is not.
     away_since: Option<Instant>,
-    /// What is read now may be given up if the store is away: nothing is in doubt, and nobody has
-    /// to have it.
+    /// The present reads may be given up if the store is away: no write is in doubt, and nobody
+    /// depends on them.
     may_give_up: bool,
     gave_up: bool,
     /// Cancelled when the lane's handle is dropped.
@@ -141,7 +140,7 @@ impl PartitionWriter {
         &self.log
     }
 
-    /// Tells whoever watches that the lane has ended.
+    /// Tells the watchers of the health that the lane has ended.
     pub(crate) fn set_ended(&self, why: &LaneError) {
         self.health.send_replace(Health::Ended(why.clone()));
     }
@@ -219,7 +218,7 @@ impl PartitionWriter {
         Ok(values)
     }
 
-    /// Reads as the owner, and applies again what the store has lost.
+    /// Reads as the owner, and applies lost writes again.
     async fn read_and_catch_up(&mut self, reads: &Pipeline) -> Result<Vec<Value>, LaneError> {
         loop {
             let nothing = LogRecord { seq: self.seq, next: self.seq, writes: Arc::default() };
@@ -273,7 +272,7 @@ impl PartitionWriter {
         let mut confirmed = self.ask_replicas().await;
         if confirmed.is_none() {
             // It went to a server that has lost something, or is not the master any more. This does
-            // not mark the store as up: what is asked for is the confirmation.
+            // not mark the store as up: the caller asks for the confirmation.
             self.read_and_catch_up(&Pipeline::new()).await?;
             confirmed = self.ask_replicas().await;
         }
@@ -283,8 +282,8 @@ impl PartitionWriter {
         Ok(confirmed.unwrap_or(false))
     }
 
-    /// [`Self::wait_for_replicas`], once. `None`: the server that was asked does not have what was
-    /// written, or cannot be asked.
+    /// [`Self::wait_for_replicas`], once. `None`: the server that was asked does not have the
+    /// writes, or cannot be asked.
     ///
     /// # Cancel safety
     ///
@@ -357,8 +356,8 @@ impl PartitionWriter {
         }
     }
 
-    /// Applies again what the store has lost: everything above the number that it has. A copy of
-    /// the write that is in doubt may arrive meanwhile; it leads to the number `in_doubt`.
+    /// Applies again the writes that the store has lost: everything above the number that it has. A
+    /// copy of the write that is in doubt may arrive meanwhile; it leads to the number `in_doubt`.
     async fn catch_up(&mut self, stored: u64, in_doubt: Option<u64>) -> Result<(), LaneError> {
         if broken!(NoLog) {
             return Err(LaneError::RolledBack(self.identity.partition));
@@ -382,7 +381,7 @@ impl PartitionWriter {
         Ok(())
     }
 
-    /// Logs that the log cannot restore what the store lost.
+    /// Logs that the log cannot restore the writes that the store lost.
     fn log_loss(&self, stored_epoch: Epoch, stored_seq: u64) {
         let (stored, ours) = ((stored_epoch, stored_seq), (self.identity.epoch, self.seq));
         self.log.incidents().loss(self.identity.partition, stored, ours);
@@ -435,7 +434,7 @@ impl PartitionWriter {
         }
     }
 
-    /// What the script answered.
+    /// Decodes the script's answer.
     fn outcome(&self, answer: &Value) -> Result<AttemptResult, LaneError> {
         let (kind, fields) = answer.items().split_first().unwrap_or((&Value::Nil, &[]));
         match kind.text() {
@@ -475,7 +474,7 @@ impl PartitionWriter {
         }
     }
 
-    /// Records that the store did what was asked.
+    /// Records that the store carried out a request.
     pub(crate) fn mark_up(&mut self) {
         self.backoff.reset();
         self.failures = 0;

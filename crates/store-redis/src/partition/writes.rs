@@ -1,7 +1,7 @@
 //! The writes of one turn, as the script `apply` takes them.
 //!
-//! Invariant: what was built is idempotent: it may be applied again, as it is, to what it was
-//! applied to before. So nothing in here adds to a number or appends to a list.
+//! Invariant: the writes are idempotent: they may be applied again, as they are, to data that they
+//! were applied to before. So nothing in here adds to a number or appends to a list.
 
 /// The arguments of one `apply`: keys and commands, without the numbers that say whose it is.
 #[derive(Clone, Default, Debug)]
@@ -184,7 +184,7 @@ impl Writes {
         self.args.bytes()
     }
 
-    /// What it takes to keep it, in bytes, about.
+    /// Memory that it occupies, in bytes, about.
     pub(crate) fn size(&self) -> usize {
         let keys: usize = self.keys.iter().map(|key| key.len() + 32).sum();
         size_of::<Self>() + keys + self.args.bytes() + self.args.len() * size_of::<usize>()

@@ -1,8 +1,8 @@
 //! The data of a simulated Redis, and the commands that the store uses.
 //!
-//! Written from the commands' documentation and from what the Lua scripts say, not from the store's
-//! code. A command or an argument that is not in here panics: a test must not pass because of
-//! something that Redis would not do.
+//! Written from the commands' documentation and from the Lua scripts, not from the store's code. A
+//! command or an argument that is not in here panics: a test must not pass because of something
+//! that Redis would not do.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -22,7 +22,7 @@ pub(crate) struct Data {
     now: u64,
 }
 
-/// What a running script may still do before it is cut off; `None`: everything.
+/// Commands that a running script may still run before it is cut off; `None`: all.
 pub(crate) type Fuel = Option<usize>;
 
 /// A script was cut off half way: its writes so far stay.
@@ -112,7 +112,7 @@ impl Data {
         }
     }
 
-    /// Removes what has expired.
+    /// Removes expired keys.
     pub(crate) fn expire(&mut self, now: u64) {
         self.now = now;
         let gone: Vec<_> =

@@ -1,11 +1,11 @@
 //! Turns without Redis: an owner on a simulated server that fails as a seed says.
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
-//! | `data` | the keys, and what commands and scripts do to them |
+//! | `data` | the keys, and the effects of commands and scripts on them |
 //! | `server` | connections to them, and everything that can go wrong on the way |
 //! | `run` | random calls, compared with the model of the conformance suite after each |
-//! | `work`, `compare` | what a run asks for; all that can be seen, compared with the model |
+//! | `work`, `compare` | the requests of a run; all that can be seen, compared with the model |
 //! | `arbitrary` | random timers and times |
 //! | `rules` | each rule of the design, broken on purpose and found |
 //! | `replaced` | a master that is replaced and serves on, and Sentinels that lag |
@@ -32,7 +32,7 @@ pub(crate) enum Broken {
     WriteGivenUp,
     /// A write that may have run half way is refused when the store is full.
     RefusedAfterDoubt,
-    /// What was read counts, whatever the stored sequence number is.
+    /// Reads count under any stored sequence number.
     UnguardedReads,
     /// A full store refuses writes that free, too.
     FreeingRefused,
@@ -42,15 +42,15 @@ pub(crate) enum Broken {
     FoundKeysTakenForFree,
     /// Keys that were found at the acquisition are taken for this owner's.
     FoundKeysTakenForOurs,
-    /// Timers are taken to be where their ids imply, whatever `moved` says.
+    /// Timers are taken to be where their ids imply, even if `moved` says otherwise.
     EntriesIgnored,
     /// Timers that were attempted, or stopped, have no entry in `moved`.
     LaterAttemptsImplied,
-    /// An acknowledgement that was written blind is done, whatever it has found.
+    /// An acknowledgement that was written blind is done, even if it has found no timer.
     MissesIgnored,
     /// At-most-once timers are acknowledged as if this owner had taken them.
     AllTakenForOurs,
-    /// A key is freed, whatever it names by now.
+    /// A key is freed even if it names another timer by now.
     FreedWithoutComparing,
     /// Index entries are written behind the contents that they announce.
     IndexBehindContents,
@@ -62,7 +62,7 @@ pub(crate) enum Broken {
     NoFloor,
     /// Remembered outcomes stay for ever.
     NoExpiry,
-    /// What clients ask for is decided, however long ago it was handed over.
+    /// Client requests are decided, however long ago they were handed over.
     LateRequestsDecided,
     /// Keys name timers before these are written.
     KeysBeforeRows,
@@ -70,7 +70,7 @@ pub(crate) enum Broken {
     UnsafeAcquisition,
     /// Only replicas that the topology names count.
     UnnamedReplicasIgnored,
-    /// A connection is used for as long as it lives, whoever is the master by now.
+    /// A connection is used for as long as it lives, even if its server is not the master any more.
     MasterKept,
     /// A replica that has left its master counts no more at once.
     LeftReplicaForgotten,

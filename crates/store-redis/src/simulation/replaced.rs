@@ -1,7 +1,7 @@
 //! A master that was replaced and does not notice it: two masters.
 //!
-//! It serves whoever is connected to it as before, beside the replica that was promoted. Sentinels
-//! lag: until they say so ([`State::hear`]) everybody is led to the former master.
+//! It serves its connections as before, beside the replica that was promoted. Sentinels lag: until
+//! they say so ([`State::hear`]) everybody is led to the former master.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ impl State {
         self.former = Some(std::mem::replace(&mut self.data, data));
         self.term += 1;
         self.follow_anew();
-        // What is on its way goes to the former master.
+        // Frames on their way go to the former master.
         self.late.clear();
     }
 
@@ -88,8 +88,8 @@ const fn scheduled(new: bool) -> Answer {
     Answer::Schedule(ScheduleAnswer::Scheduled { new, replaced: None })
 }
 
-/// Sentinels promote a replica, and say so later. What the former master has answered meanwhile is
-/// written to the new one.
+/// Sentinels promote a replica, and say so later. Writes that the former master has answered
+/// meanwhile are applied to the new one.
 pub(super) fn lagging_sentinels() -> Check {
     block_on(async {
         let Run { server, shared, owner, .. } = Run::new(1, 0).await?;

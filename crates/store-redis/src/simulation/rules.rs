@@ -329,7 +329,8 @@ fn failover_after_acquisition() -> Check {
     })
 }
 
-/// A replica is promoted long after a write, which it lacks: it has what it got as it connected.
+/// A replica is promoted long after a write, which it lacks: it has only the snapshot that it got
+/// as it connected.
 fn failover_to_a_snapshot() -> Check {
     block_on(async {
         let mut run = Run::new(1, 0).await?;

@@ -85,7 +85,7 @@ pub(super) struct Run {
     pub(super) timers: Vec<Timer>,
     /// Cancels and reschedules of this run, to repeat them.
     pub(super) asked: Vec<Op>,
-    /// What the owner has in memory, and when it fires.
+    /// Timers that the owner has in memory, and when they fire.
     pub(super) wheel: BTreeMap<TimerId, Time>,
     pub(super) horizon: Time,
     pub(super) log: Vec<String>,
@@ -239,7 +239,7 @@ impl Run {
             }
             if let Answer::Refused(why) = answer {
                 let adds = properties::adds(op) || expected == Answer::Cancel(CancelAnswer::NotFound);
-                // What clients ask for does not wait for a store that is away.
+                // Client requests do not wait for a store that is away.
                 let is_away = *why == Refusal::ReadOnly
                     && properties::is_of_client(op)
                     && (was_away || began.elapsed() >= Duration::from_millis(limits::AWAY_MS));
@@ -258,7 +258,8 @@ impl Run {
         self.is_confirmed(&ops, &answers)
     }
 
-    /// At level `redis-replicated` the replica has what is answered as done.
+    /// Checks that at level `redis-replicated` the replica has every write that is answered as
+    /// done.
     fn is_confirmed(&self, ops: &[Op], answers: &[Answer]) -> Check {
         let is_done =
             |(op, answer): (&Op, &Answer)| properties::waits(op) && !matches!(answer, Answer::Refused(_));
@@ -285,8 +286,8 @@ impl Run {
         same(&format!("the answer to {op:?}"), answer, expected)
     }
 
-    /// The owner remembers what is pending at or below the horizon, and drops what is not pending
-    /// any more.
+    /// The owner remembers pending timers at or below the horizon, and drops timers that are not
+    /// pending any more.
     fn follow(&mut self) {
         let fires: BTreeMap<_, _> =
             self.model.pending().iter().map(|t| (t.record.timer.id, t.fire)).collect();
@@ -333,8 +334,8 @@ impl Run {
         Ok(())
     }
 
-    /// What the last failure has undone is applied again, as it is within 100 ms if nobody asks the
-    /// owner for anything.
+    /// Applies again the writes that the last failure has undone, as happens within 100 ms if
+    /// nobody asks the owner for anything.
     async fn catch_up(&mut self) -> Check {
         let one_in = self.server.state().calm();
         alive(self.owner.check().await)?;
@@ -405,7 +406,7 @@ pub(super) fn block_on<T>(test: impl Future<Output = T>) -> T {
     runtime.unwrap().block_on(test)
 }
 
-/// One run: what differs, and everything that was done.
+/// Executes one run. The error has the difference, and everything that was done.
 pub(super) fn run(seed: u64) -> Check {
     run_at(seed, Level::arbitrary(seed))
 }

@@ -3,7 +3,7 @@
 //! Everything that goes wrong comes from one seed. A frame of a lost connection may arrive later,
 //! behind other writes: but not at a server that has lost writes, which is another process.
 //!
-//! What happens when a master is replaced is in [`super::replaced`].
+//! The replacement of a master is in [`super::replaced`].
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ const FULL: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 const READ_ONLY: &str =
     "MISCONF Redis is configured to save RDB snapshots, but it's unable to persist to disk.";
 
-/// What can go wrong with a call, by the number that is drawn.
+/// Faults of a call, by the number that is drawn.
 const FAULTS: [&str; 13] = [
     "call arrives late or never",
     "call lost",
@@ -76,7 +76,7 @@ pub(super) fn faults_by_kind() -> String {
     COUNTS.with_borrow(|counts| counts.iter().map(of).collect::<Vec<_>>().join(", "))
 }
 
-/// What went wrong so far.
+/// Counts of the faults so far.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Happened {
     /// Connections lost, and scripts cut off.
@@ -97,9 +97,9 @@ pub(super) struct State {
     pub(super) past: Vec<(u64, Data)>,
     /// A replica that follows, and lags. `None`: there is none.
     pub(super) follower: Option<Follower>,
-    /// What the replica has: everything, when it is asked. `None`: it never confirms.
+    /// Data of the replica: everything, when it is asked. `None`: it never confirms.
     pub(super) replica: Option<Data>,
-    /// What a replica got as it connected, which has nothing since and is not named yet.
+    /// Data that a replica got as it connected; it has nothing newer and is not named yet.
     pub(super) snapshot: Option<Data>,
     /// It has no replica.
     pub(super) is_alone: bool,
@@ -111,7 +111,7 @@ pub(super) struct State {
     pub(super) term: usize,
     /// Frames of lost connections that may yet arrive.
     pub(super) late: Vec<Pipeline>,
-    /// See [`Self::delay_next_write`]: what the server falls back to, then the write.
+    /// See [`Self::delay_next_write`]: the data that the server falls back to, then the write.
     falls_back_to: Option<Data>,
     delayed: Option<Pipeline>,
     /// Lost connections have lower numbers.
@@ -266,7 +266,7 @@ impl Replicas for Simulated {
 }
 
 impl State {
-    /// Forgets what was before: a partition was acquired just now.
+    /// Forgets the past: a partition was acquired just now.
     pub(super) fn acquired(&mut self) {
         self.past = vec![(self.offset, self.data.clone())];
         self.late.clear();
@@ -294,7 +294,7 @@ impl State {
         self.data = to;
         self.promoted = None;
         self.disconnect();
-        // What is on its way goes to the server that has failed.
+        // Frames on their way go to the server that has failed.
         self.late.clear();
         self.happened.rollbacks += 1;
     }
@@ -447,7 +447,7 @@ impl State {
         }
     }
 
-    /// A moment since the acquisition, no earlier than what the replica that follows has.
+    /// A moment since the acquisition, no earlier than the data of the replica that follows.
     fn lose_since(&mut self) -> usize {
         let has = self.follower.map_or(0, |follower| follower.has);
         let oldest = self.past.iter().position(|(offset, _)| *offset >= has).unwrap_or(self.past.len() - 1);

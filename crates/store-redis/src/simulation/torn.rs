@@ -1,8 +1,8 @@
 //! An owner that dies while its last write is cut off half way: nobody completes that.
 //!
-//! Each timer is then as it was before the write or as it would be behind it, a key finds what it
-//! found before or behind one of the operations, keys that are taken name a live timer, and when
-//! all timers have ended nothing is left of them but entries of listings.
+//! Each timer is then as it was before the write or as it would be behind it, a look-up by key
+//! gives the result from before or after one of the operations, keys that are taken name a live
+//! timer, and when all timers have ended nothing is left of them but entries of listings.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a run asks for.
+//! The requests of a run.
 
 use mtimer_store::ops::{Cancel, Park, Purge, Replay, Reschedule, Schedule, Settle, Take, Trim, Unpark};
 use mtimer_store::{Op, Place, RequestId, Retained, Verdict};
@@ -7,7 +7,7 @@ use mtimer_types::{DeadReason, KeyPolicy, Timer};
 use super::arbitrary::{arbitrary_time, target};
 use super::run::Run;
 
-/// What a run can ask for.
+/// The kinds of requests of a run.
 #[derive(Clone, Copy)]
 enum Kind {
     /// A timer of the run.
@@ -63,7 +63,7 @@ impl Run {
     pub(super) fn op(&mut self, window: u64) -> Op {
         let timer = self.timer(window);
         let place = self.model.timers.get(&timer.id).map(|entry| entry.place);
-        // Mostly what makes sense where the timer is, so that runs get somewhere.
+        // Mostly operations that make sense where the timer is, so that runs get somewhere.
         let kinds: &[Kind] = match place {
             _ if self.random.one_in(3) => &ALL,
             None => &[Schedule, Schedule, Schedule, Cancel, Repeat],

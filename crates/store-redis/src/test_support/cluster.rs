@@ -83,7 +83,7 @@ impl TestCluster {
         replica.call::<()>(&["CLUSTER", "MEET", "127.0.0.1", &port]);
         // Refused until it has heard of its master.
         until(|| replica.try_call::<()>(&["CLUSTER", "REPLICATE", &id]).is_ok());
-        // Those who are to vote for it must know it.
+        // The nodes that vote for it must know it.
         let known =
             |node: &Server| node.call::<String>(&["CLUSTER", "NODES"]).contains(&format!("slave {id}"));
         until(|| self.nodes.iter().all(known));

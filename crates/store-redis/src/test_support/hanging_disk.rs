@@ -47,7 +47,7 @@ impl HangingDisk {
         self.0.path().join(name)
     }
 
-    /// What a server's environment needs.
+    /// The variables that a server's environment needs.
     pub fn env(&self) -> Vec<(String, String)> {
         let text = |name: &str| self.path(name).display().to_string();
         vec![("LD_PRELOAD".to_owned(), text("disk.so")), (HANGS.to_owned(), text("hangs"))]

@@ -1,4 +1,4 @@
-//! A TCP proxy in front of a server that loses what it is told to lose.
+//! A TCP proxy in front of a server that loses requests and answers as it is told.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,10 +11,10 @@ use tokio_util::sync::CancellationToken;
 const SCRIPT: &[u8] = b"EVALSHA";
 /// The command by which a replica begins to follow.
 const FOLLOW: &[u8] = b"PSYNC";
-/// What a connection asks for a sign of life.
+/// The request for a sign of life.
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
-/// What to lose next.
+/// The next fault.
 #[derive(Clone, Debug, Default)]
 enum Armed {
     #[default]
@@ -29,7 +29,7 @@ enum Armed {
     /// Keep the next request that contains this, and so many scripts from there on, and close the
     /// client's connection.
     Delay(Vec<u8>, usize),
-    /// Send what was kept to the server, right before the next request that contains this.
+    /// Send the kept requests to the server, right before the next request that contains this.
     Overtake(Vec<u8>),
 }
 
@@ -58,7 +58,7 @@ struct State {
     armed: Mutex<Armed>,
     /// Requests that were kept, with their connection to the server.
     delayed: Mutex<Option<(Vec<u8>, TcpStream)>>,
-    /// What the server has answered to them.
+    /// The server's answers to them.
     late_answers: Mutex<String>,
     lost: std::sync::atomic::AtomicUsize,
     held: watch::Sender<Held>,
@@ -117,19 +117,18 @@ impl Proxy {
         *self.state.target.lock().unwrap() = target.to_owned();
     }
 
-    /// Forwards nothing that the server sends from now on. What is held is lost with its
-    /// connection.
+    /// Forwards nothing that the server sends from now on. Held data is lost with its connection.
     pub fn hold(&self) {
         self.state.held.send_replace(Held::Everybodys);
     }
 
     /// Forwards nothing that the server sends to replicas from now on: they lag. They stay
-    /// connected, and the server hears how far they are. What is held is lost with its connection.
+    /// connected, and the server hears how far they are. Held data is lost with its connection.
     pub fn hold_replicas(&self) {
         self.state.held.send_replace(Held::Replicas);
     }
 
-    /// Forwards what was held, and what follows.
+    /// Forwards the held data, and all that follows.
     pub fn let_through(&self) {
         self.state.held.send_replace(Held::Nobodys);
     }
@@ -162,7 +161,7 @@ impl Proxy {
         *self.state.armed.lock().unwrap() = Armed::Delay(mark.as_bytes().to_vec(), scripts);
     }
 
-    /// What the server has answered to delayed requests.
+    /// The server's answers to delayed requests.
     pub fn late_answers(&self) -> String {
         self.state.late_answers.lock().unwrap().clone()
     }
@@ -214,7 +213,7 @@ async fn accept(listener: TcpListener, state: Arc<State>) {
 async fn forward(mut client: TcpStream, state: &State, up: &CancellationToken) {
     let target = state.target.lock().unwrap().clone();
     let Ok(mut server) = TcpStream::connect(target).await else { return };
-    // What is sent must not wait for more.
+    // Data is sent at once and does not wait for more.
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let mut held = state.held.subscribe();
     let (mut request, mut answer) = (vec![0; 256 << 10], vec![0; 256 << 10]);
@@ -229,8 +228,8 @@ async fn forward(mut client: TcpStream, state: &State, up: &CancellationToken) {
             }
             read = client.read(&mut request) => {
                 let Ok(n @ 1..) = read else { return };
-                // It may have been working when the proxy went down: what was sent later must not
-                // slip through.
+                // It may have been working when the proxy went down: later requests must not slip
+                // through.
                 if up.is_cancelled() {
                     return;
                 }
@@ -259,9 +258,9 @@ async fn forward(mut client: TcpStream, state: &State, up: &CancellationToken) {
                         }
                     }
                     Armed::Refuse(_, error) => {
-                        // Behind what the server answers to what was sent before.
+                        // Behind the server's answers to earlier requests.
                         let Ok(mut answers) = answers_so_far(&mut server).await else { return };
-                        // What was sent along with it is answered alike.
+                        // Requests sent along with it are answered alike.
                         let refused = count_commands(&request[..n]);
                         answers.extend(format!("-{error}\r\n").repeat(refused).into_bytes());
                         if client.write_all(&answers).await.is_err() {
@@ -291,7 +290,7 @@ async fn forward(mut client: TcpStream, state: &State, up: &CancellationToken) {
     }
 }
 
-/// What the server has not answered yet.
+/// Reads the outstanding answers of the server.
 async fn answers_so_far(server: &mut TcpStream) -> std::io::Result<Vec<u8>> {
     const ECHO: &[u8] = b"*2\r\n$4\r\nECHO\r\n$9\r\nthe proxy\r\n";
     const ECHOED: &[u8] = b"$9\r\nthe proxy\r\n";
@@ -336,7 +335,7 @@ fn count_commands(mut requests: &[u8]) -> usize {
 }
 
 impl State {
-    /// Sends what was delayed, and keeps the answers to it.
+    /// Sends the delayed requests, and keeps the answers to them.
     async fn send_delayed(&self) {
         let Some((mut kept, mut server)) = self.delayed.lock().unwrap().take() else { return };
         // Everything is answered when this is.

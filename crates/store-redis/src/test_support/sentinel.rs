@@ -54,8 +54,8 @@ impl Sentinels {
         Self { all: vec![Sentinel::start(&(config + &more.join("\n")))], master: name.to_owned() }
     }
 
-    /// Starts one Sentinel that speaks nothing but TLS, to whoever asks and to the master, whose
-    /// TLS port it names.
+    /// Starts one Sentinel that speaks nothing but TLS, to its clients and to the master, whose TLS
+    /// port it names.
     pub fn start_one_with_tls(name: &str, master: &Server) -> Self {
         let config = format!("sentinel monitor {name} {} 1\n", master.tls_address().replace(':', " "));
         let port = Port::of_a_redis(false);

@@ -49,7 +49,7 @@ impl Server {
         script.map(|s| s.sha1().to_owned()).expect("a script of this name")
     }
 
-    /// What was noted, by script.
+    /// The noted durations, by script.
     pub fn durations(&self) -> Durations {
         self.call::<()>(&["CONFIG", "SET", "slowlog-log-slower-than", "-1"]);
         let entries: Vec<Vec<redis::Value>> = self.call(&["SLOWLOG", "GET", "-1"]);

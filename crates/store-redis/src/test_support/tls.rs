@@ -20,7 +20,7 @@ impl Authority {
         this
     }
 
-    /// The file of its own certificate, for those who are to trust it.
+    /// The file of its own certificate, for clients and servers that trust it.
     pub fn certificate(&self) -> PathBuf {
         self.file("authority", "pem")
     }

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 static FENCE_IS_CUT: AtomicBool = AtomicBool::new(false);
 
-/// Makes every owner read and write a partition, whoever owns it by now. Call it before the first
-/// connection of the process.
+/// Lets every owner read and write its partition even after another owner has acquired it. Call it
+/// before the first connection of the process.
 #[doc(hidden)]
 pub fn cut_the_fence() {
     FENCE_IS_CUT.store(true, Ordering::Relaxed);

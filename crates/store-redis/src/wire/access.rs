@@ -48,8 +48,8 @@ impl ServerAccess {
         Client::build_with_tls(info, TlsCertificates { client_tls, root_cert })
     }
 
-    /// The commands that a new connection begins with. The crate's own would hide what the server
-    /// says to them.
+    /// The commands that a new connection begins with. The crate's own would hide the server's
+    /// answers to them.
     pub(crate) fn login(&self) -> Vec<Cmd> {
         let mut login = Vec::new();
         let Login { user, password } = self.login.current();

@@ -1,6 +1,6 @@
-//! One command to whatever server has a hash slot, and what its errors mean to an operator.
+//! One command to the server that has a hash slot, and the meaning of its errors for an operator.
 //!
-//! Not in here: the turns of a partition, which know more about what a lost answer means.
+//! Not in here: the turns of a partition, which know more about the meaning of a lost answer.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ pub(crate) enum Failed {
     Lasting(StoreError),
 }
 
-/// Asks the master of a hash slot; follows redirections and waits out what passes, for some
+/// Asks the master of a hash slot; follows redirections and waits out passing errors, for some
 /// seconds. The command may be carried out more than once.
 ///
 /// # Errors
@@ -108,8 +108,8 @@ fn refused(why: &str) -> StoreError {
     }
 }
 
-/// What a server's or a connection's error text means to an operator, for those that waiting does
-/// not mend.
+/// Advice for an operator by the error text of a server or a connection, for errors that waiting
+/// does not mend.
 const ADVICE: &[(&[&str], &str)] = &[
     (
         &["NOAUTH", "WRONGPASS"],
@@ -159,11 +159,11 @@ const ADVICE: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// Tells what will never work, with advice, from what may work later.
+/// Distinguishes lasting errors, with advice, from those that may pass.
 pub(crate) fn explain(lost: Lost) -> StoreError {
     let says = |words: &&(&[&str], &str)| words.0.iter().any(|word| lost.0.contains(word));
     match ADVICE.iter().find(says) {
-        // What was not understood fills several lines.
+        // A reply that was not understood fills several lines.
         Some((_, advice)) => {
             StoreError::Unusable(format!("{}: {advice}", lost.0.lines().next().unwrap_or_default()))
         }

@@ -1,20 +1,20 @@
-//! How many replicas have what a server has carried out, and what is in its append-only file.
+//! How many replicas have the writes of a server, and how far its append-only file has them.
 //!
-//! `WAIT` confirms what was carried out up to the last write of its own connection (since Redis 7.2;
+//! `WAIT` confirms all commands up to the last write of its own connection (since Redis 7.2;
 //! before, up to its last command). So each caller's partition is touched first: a write that
 //! changes nothing, and that only the owner can do ([`OwnerQuery`]). The server carries out one
-//! command after the other, hence whatever it answered anywhere before the touch is covered. If the
-//! touch is refused, nothing is confirmed to that caller.
+//! command after the other, hence everything that it answered anywhere before the touch is covered.
+//! If the touch is refused, nothing is confirmed to that caller.
 //!
 //! `WAIT` is not taken at its word: of the replicas that the server lists only those count whose
 //! offset has reached the server's own from before the touch. So a server, or a proxy, on which
 //! `WAIT` means something else confirms nothing that is not so.
 //!
 //! It holds back everything behind it on its connection, so it has connections of its own. One
-//! `WAIT` a server at a time: those who ask meanwhile share the next one (group commit).
+//! `WAIT` a server at a time: callers that ask meanwhile share the next one (group commit).
 //!
-//! What is synced to the append-only file is found out by looking at it again and again
-//! ([`super::disk`]): nobody waits for it here.
+//! The syncs of the append-only file are found out by looking at it again and again
+//! ([`super::disk`]): nobody waits for them here.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -43,24 +43,24 @@ use super::servers::Servers;
 pub(crate) struct OwnerQuery {
     /// Writes nothing.
     pub(crate) read: Cmd,
-    /// Writes what is stored, if it is the caller's: see the module.
+    /// Writes the stored value again, if it is the caller's: see the module.
     pub(crate) touch: Cmd,
 }
 
-/// What is waited for.
+/// The condition to wait for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wanted {
     /// So many replicas; 0: the owner query is answered, and nothing is waited for.
     Replicas(u32),
-    /// Nothing: what the server's append-only file has by now is asked.
+    /// Nothing: asks how far the server's append-only file is synced by now.
     Sync,
 }
 
-/// What a server and its replicas have.
+/// The state of a server and its replicas.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Confirmed {
-    /// The reply to the owner query. Only if it says what the caller expects does the rest count:
-    /// the server may have been restarted, or have handed the hash slot over.
+    /// The reply to the owner query. The rest counts only if this is the reply that the caller
+    /// expects: the server may have been restarted, or have handed the hash slot over.
     pub(crate) read: Value,
     /// How many replicas have everything that the server had carried out when this was asked. 0
     /// if none was waited for.
@@ -72,7 +72,7 @@ pub(crate) struct Confirmed {
     pub(crate) synced: Option<Instant>,
 }
 
-/// Tells what replicas and the append-only file have.
+/// Tells which writes replicas and the append-only file have.
 pub(crate) trait Replicas: Send + Sync {
     /// [`Confirmations::confirm`], of the master of a hash slot.
     fn confirm(
@@ -92,8 +92,8 @@ pub(crate) struct Confirmations {
     differs: Arc<FirstLine>,
     /// Time limit of a wait for replicas.
     wait: Duration,
-    /// Those who wait for the next `WAIT` of a server, by address. An address is there as long as a
-    /// task serves it.
+    /// Requests for the next `WAIT` of a server, by address. An address is there as long as a task
+    /// serves it.
     waiting: Arc<Mutex<HashMap<String, Vec<ConfirmRequest>>>>,
 }
 
@@ -158,7 +158,8 @@ impl Confirmations {
         self.waiting.lock()
     }
 
-    /// Those who wait by now; `None`: nobody, and the server is served no more.
+    /// Takes the requests that wait by now; `None`: there are none, and the server is served no
+    /// more.
     fn next_group(&self, address: &str) -> Option<Vec<ConfirmRequest>> {
         let mut waiting = self.waiting();
         let group = waiting.get_mut(address)?;

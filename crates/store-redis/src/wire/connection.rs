@@ -4,7 +4,7 @@
 //! are sent once or not at all. A connection that breaks, or is silent while an answer is due, is
 //! over for good, and everything unanswered is [`Lost`].
 //!
-//! Not in here: what to do about an answer, which server to use.
+//! Not in here: the handling of answers, the choice of a server.
 
 use std::fmt::{self, Display};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -40,7 +40,7 @@ const IDLE: Duration = Duration::from_secs(1);
 /// All that the crate says of a connection that was closed before the first command. A server that
 /// refuses a certificate closes it when the TLS handshake is over for the client.
 const BROKEN: &str = "broken pipe";
-/// What may be the reason then.
+/// The possible reason then.
 pub(super) const ANOTHER_CERTIFICATE: &str = "does it ask for another client certificate?";
 
 /// How a connection is used. Each use has a connection of its own to a server.
@@ -51,14 +51,14 @@ pub(crate) struct Use {
     pub(crate) answer_within: Duration,
 }
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Purpose {
-    /// Partitions, and whatever may wait behind them: it has the scripts.
+    /// Partitions, and all calls that may wait behind them: it has the scripts.
     Partitions,
     /// The lease and clocks: nothing waits behind a partition's work.
     Urgent,
-    /// `WAIT` for the replicas that a log waits for. It holds back whatever is behind it.
+    /// `WAIT` for the replicas that a log waits for. It holds back all calls behind it.
     Trimming,
     /// `WAIT` for the replicas that answers wait for.
     Quorum,
@@ -69,11 +69,11 @@ pub(crate) enum Purpose {
 /// A live connection, until it is not: see the module.
 pub(crate) struct RedisConnection {
     shared: Arc<ConnectionState>,
-    /// What `INFO` said when the connection was opened.
+    /// The reply to `INFO` when the connection was opened.
     info: InfoDict,
 }
 
-/// What the connection, its calls and its watchdog share.
+/// State shared by the connection, its calls and its watchdog.
 struct ConnectionState {
     address: String,
     resp3: bool,
@@ -110,7 +110,7 @@ impl RedisConnection {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None)
-            // Whatever is not answered fits in, so handing a pipeline over never waits.
+            // All unanswered calls fit in, so handing a pipeline over never waits.
             .set_pipeline_buffer_size(UNANSWERED)
             .set_write_backpressure_boundary(WRITE_BYTES);
         let client = access.client(address).map_err(|e| lost(&e))?;
@@ -133,7 +133,7 @@ impl RedisConnection {
         }
     }
 
-    /// What every connection begins with.
+    /// Sends the first commands of every connection.
     async fn begin(&mut self, access: &ServerAccess, how: Use) -> Result<(), Lost> {
         for command in access.login() {
             self.must(command).await?;
@@ -170,7 +170,7 @@ impl RedisConnection {
         self.info.get("run_id")
     }
 
-    /// Ends the connection. What is not answered is [`Lost`].
+    /// Ends the connection. Unanswered calls are [`Lost`].
     pub(super) fn end(&self, why: &str) {
         self.shared.end(&why);
     }

@@ -1,11 +1,11 @@
-//! What servers' append-only files are known to have on disk.
+//! How far servers' append-only files are known to be on disk.
 //!
-//! What a server says in `INFO` is enough to know it, by what `flushAppendOnlyFile` does with
+//! A server's `INFO` is enough to know it, because of how `flushAppendOnlyFile` works with
 //! `appendfsync everysec` (Redis 7.0 and later, Valkey):
 //!
 //! - It writes its buffer to the file before each round of the event loop ends, unless an fsync is
 //!   under way (then up to two seconds later, and without it). So if none is under way at a moment
-//!   T1, what was answered before T1 is in the file at the end of that round, and an fsync that
+//!   T1, everything answered before T1 is in the file at the end of that round, and an fsync that
 //!   begins later covers it.
 //! - One begins a second after the last at the latest, if anything is in the file that is not synced
 //!   and none is under way. So one that covers it has begun at the end of the first round that is
@@ -40,7 +40,7 @@ const TELL_AFTER: Duration = Duration::from_secs(10);
 #[derive(Clone, Default, Debug)]
 pub(super) struct Disks(Arc<Mutex<HashMap<String, Disk>>>);
 
-/// What is known of one server's file.
+/// The known state of one server's file.
 #[derive(Default, Debug)]
 struct Disk {
     /// The connection on which it was learned: another one may lead to another server.
@@ -103,7 +103,7 @@ impl Disks {
     }
 }
 
-/// What a server says of its append-only file.
+/// The state of its append-only file that a server reports.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 struct Look {
     /// Why nothing counts as synced.
@@ -154,7 +154,7 @@ impl Look {
     }
 }
 
-/// Finds out what is synced from looks at a file, in the order of time. See the module.
+/// Finds out up to when a file is synced, from looks at it in the order of time. See the module.
 #[derive(Default, Debug)]
 struct SyncWatch {
     /// When the look at T1 was asked for and answered, and the forks that it showed.
@@ -185,7 +185,7 @@ impl SyncWatch {
     }
 }
 
-/// What was told of a file.
+/// The reports about a file so far.
 #[derive(Default, Debug)]
 struct Reports {
     /// Since when nothing was synced, and when that was last found.
@@ -224,7 +224,7 @@ mod tests {
     const IDLE: Look = Look { hindrance: None, is_syncing: false, forks: Some(1) };
     const SYNCING: Look = Look { is_syncing: true, ..IDLE };
 
-    /// What the looks at these moments, in ms, tell: up to when everything is synced.
+    /// Returns up to when everything is synced, by each look at these moments, in ms.
     fn synced(looks: &[(u64, Look)]) -> Vec<Option<u64>> {
         let (mut watch, began) = (SyncWatch::default(), Instant::now());
         let at = |ms: u64| began + Duration::from_millis(ms);

@@ -1,8 +1,8 @@
-//! One table of what to do about everything that Redis can say instead of an answer.
+//! One table of the remedies for everything that Redis can say instead of an answer.
 //!
-//! A pure function from an error's text to what the caller does. Not in here: doing it.
+//! A pure function from an error's text to a remedy. Not in here: applying it.
 
-/// What to do about an error reply. The script has changed nothing, except perhaps with
+/// The remedy for an error reply. The script has changed nothing, except perhaps with
 /// [`Remedy::Wait`] (a hash slot that is being migrated cuts scripts off) and [`Remedy::Broken`]
 /// (one of its commands has failed): then its first writes are kept.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -18,10 +18,10 @@ pub(crate) enum Remedy {
     Rediscover,
     /// NOSCRIPT: load the scripts and send again.
     LoadScripts,
-    /// OOM: what adds is refused, everything else is let through by its flags.
+    /// OOM: operations that add are refused, everything else is let through by its flags.
     OutOfMemory,
-    /// This node takes no writes for now: what adds is refused, everything else waits. Another may
-    /// have taken its place.
+    /// This node takes no writes for now: operations that add are refused, everything else waits.
+    /// Another may have taken its place.
     NoWrites,
     /// Nothing that waiting could mend.
     Broken,

@@ -1,18 +1,18 @@
 //! The way to the servers: connections, topology, errors, scripts.
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
-//! | `node` | what the rest of the store sees of a server |
-//! | `connection`, `access`, `reply` | one connection; how to enter a server; reading what it says |
+//! | `node` | the interface of a server to the rest of the store |
+//! | `connection`, `access`, `reply` | one connection; how to enter a server; reading its replies |
 //! | `pool`, `servers`, `topology` | one connection a server; which server has which hash slot |
 //! | `several` | the same question to several servers |
 //! | `sentinel` | which server is the master, according to the Sentinels |
-//! | `fault`, `ask`, `backoff` | what to do about an error; one command to whatever server has a hash slot |
-//! | `confirm`, `replicas`, `disk` | what replicas, and append-only files, have |
-//! | `settings`, `watch` | what servers say of themselves, again and again |
+//! | `fault`, `ask`, `backoff` | the remedy for an error; one command to the server that has a hash slot |
+//! | `confirm`, `replicas`, `disk` | which writes replicas, and append-only files, have |
+//! | `settings`, `watch` | the settings and roles of servers, read again and again |
 //! | `script` | the scripts |
 //!
-//! Not in here: timers, partitions, what a lost answer means to a partition.
+//! Not in here: timers, partitions, the meaning of a lost answer to a partition.
 
 mod access;
 mod ask;

@@ -1,4 +1,4 @@
-//! What the rest of the store sees of a server.
+//! The interface of a server to the rest of the store.
 
 use std::sync::Arc;
 

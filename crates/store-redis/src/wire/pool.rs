@@ -2,8 +2,8 @@
 //!
 //! A connection does not outlive the role for which it was opened. One to a server that is in use
 //! no more ends at once ([`ConnectionPool::keep_only`]), and so does one to a server that has lost
-//! its address to another ([`ConnectionPool::end_others`]). What is not answered then is lost, and
-//! is sent again to whoever has taken the place.
+//! its address to another ([`ConnectionPool::end_others`]). Unanswered commands are lost then, and
+//! are sent again to the server that has taken the place.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -54,7 +54,7 @@ impl ConnectionPool {
         &self.access
     }
 
-    /// What the servers said of themselves when connections were opened.
+    /// Returns the settings that the servers have reported.
     pub(crate) const fn settings(&self) -> &ServerSettings {
         &self.settings
     }

@@ -1,4 +1,4 @@
-//! What `INFO replication` says of a master's replicas.
+//! Reads a master's replicas from `INFO replication`.
 
 use mtimer_store::FirstLine;
 use redis::{InfoDict, Value};

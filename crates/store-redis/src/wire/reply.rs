@@ -1,5 +1,5 @@
-//! Reading replies: the same shape in RESP2 and RESP3, and typed access that never fails on what a
-//! server sends.
+//! Reading replies: the same shape in RESP2 and RESP3, and typed access that never fails on any
+//! reply.
 
 use bytes::Bytes;
 use redis::Value;
@@ -15,7 +15,7 @@ pub(crate) trait Reply {
     fn bytes(&self) -> Option<&[u8]>;
     /// The elements of an array.
     fn items(&self) -> &[Value];
-    /// What the server said, if it refused: the code and the details, as they were sent.
+    /// The error text, if the server refused: the code and the details, as they were sent.
     fn refusal(&self) -> Option<String>;
     /// A string, without copying it.
     fn into_bytes(self) -> Option<Bytes>;

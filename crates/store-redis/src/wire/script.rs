@@ -1,7 +1,7 @@
 //! The scripts: one file each in the repository's folder `lua`.
 //!
-//! Each begins with `#!lua` and its flags, and says what its keys, arguments and answers are. Two
-//! come from one file, `apply.lua`: [`Script::Apply`], which a full server refuses, and
+//! Each begins with `#!lua` and its flags, and documents its keys, arguments and answers. Two come
+//! from one file, `apply.lua`: [`Script::Apply`], which a full server refuses, and
 //! [`Script::ApplyFreeing`], which it runs.
 
 use std::sync::OnceLock;

@@ -1,19 +1,19 @@
 //! Redis Sentinel: which server is the master now.
 //!
 //! Sentinels watch a master and its replicas, and promote a replica when the master fails. A
-//! Sentinel that is cut off from the others may still name the former master, so what one names
-//! counts only if that server says itself that it is a master ("Guidelines for Redis clients with
-//! support for Redis Sentinel", redis.io).
+//! Sentinel that is cut off from the others may still name the former master, so a named server
+//! counts only if it says itself that it is a master ("Guidelines for Redis clients with support
+//! for Redis Sentinel", redis.io).
 //!
 //! Each failover has a configuration epoch above that of the one before, and Sentinels that have
 //! not heard of it yet name the former master with the former epoch: the highest one counts.
 //!
 //! They are asked again and again, once a second ([`super::watch`]). They also publish each change
-//! (`+switch-master`), but that adds little: what is published while a subscription is down is
+//! (`+switch-master`), but that adds little: messages published while a subscription is down are
 //! lost, so they would have to be asked all the same, and every Sentinel learns of a failover up to
 //! two seconds after the one that has led it.
 //!
-//! Not in here: what to do about the master ([`super::servers`]).
+//! Not in here: the use of the master ([`super::servers`]).
 
 use redis::{Pipeline, Value};
 
@@ -24,7 +24,7 @@ use super::pool::ConnectionPool;
 use super::reply::Reply;
 use crate::password::LoginSource;
 
-/// What Redis says to a command before the password that it wants.
+/// The error code of Redis for a command that is sent before the password.
 const NO_PASSWORD: &str = "NOAUTH";
 
 /// Connections to Sentinels.

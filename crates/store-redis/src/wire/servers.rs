@@ -1,12 +1,12 @@
-//! The servers of a store: finds out what they are, keeps the map of hash slots, and hands out
+//! The servers of a store: finds out their roles, keeps the map of hash slots, and hands out
 //! connections.
 //!
-//! Servers that were cut off from the others say what was true before. So several are asked, and
-//! the claim with the highest configuration epoch counts ([`super::topology`],
-//! [`super::sentinel`]). Outside a cluster, one address (a DNS name, a virtual IP, a proxy) may
-//! lead to another server after a failover: a new connection tells.
+//! Servers that were cut off from the others report a former state. So several are asked, and the
+//! claim with the highest configuration epoch counts ([`super::topology`], [`super::sentinel`]).
+//! Outside a cluster, one address (a DNS name, a virtual IP, a proxy) may lead to another server
+//! after a failover: a new connection tells.
 //!
-//! Not in here: what to do about an answer; when to look at the map again.
+//! Not in here: the handling of answers; when to look at the map again.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -34,8 +34,8 @@ use crate::password::LoginSource;
 /// How long one server may take to say which masters there are: others are asked as well.
 const LOOK_WITHIN: Duration = Duration::from_secs(2);
 /// How long a replica counts after it was last seen connected, outside a cluster. When Sentinels
-/// promote one, it leaves its master seconds before they say so: what it lacks must not leave the
-/// log meanwhile.
+/// promote one, it leaves its master seconds before they say so: the writes that it lacks must not
+/// leave the log meanwhile.
 const REPLICA_COUNTS_FOR: Duration = Duration::from_secs(30);
 
 /// Where to begin.
@@ -54,7 +54,7 @@ pub(crate) struct Servers {
     how: Use,
 }
 
-/// What is known of the servers, and the connections to them.
+/// The known state of the servers, and the connections to them.
 #[derive(Debug)]
 struct Known {
     seeds: Seeds,
@@ -86,8 +86,8 @@ struct Look {
 }
 
 impl Servers {
-    /// Asks the servers, or the Sentinels, at these addresses what they belong to, and which
-    /// masters there are.
+    /// Finds out from the servers, or the Sentinels, at these addresses whether there is a cluster,
+    /// and which masters there are.
     ///
     /// # Errors
     ///
@@ -141,7 +141,7 @@ impl Servers {
         &self.known.pool.access().login
     }
 
-    /// What the servers said of themselves.
+    /// The settings that the servers have reported.
     pub(crate) fn settings(&self) -> &ServerSettings {
         self.known.pool.settings()
     }
@@ -191,8 +191,8 @@ impl Servers {
         Ok(())
     }
 
-    /// Asks the servers themselves. A master that still is one stays the master, whatever others
-    /// say.
+    /// Asks the servers themselves. A master that still is one stays the master, and no other
+    /// server is asked.
     async fn look_by_servers(&self, seeds: &[String], without: &HashSet<String>) -> Result<(), Lost> {
         if let Some(master) = self.masters().first().filter(|master| !without.contains(*master))
             && let Ok(map) = self.look_at(master).await
@@ -293,8 +293,9 @@ impl Servers {
         timeout(LOOK_WITHIN, look).await.map_err(late)?
     }
 
-    /// Asks whoever is at an address outside a cluster by now. If that is a master, connections
-    /// that lead to another server end. `fails`: the server to which they lead does not count.
+    /// Asks the server that is at an address outside a cluster by now. If it is a master,
+    /// connections that lead to another server end. `fails`: the server to which they lead does not
+    /// count.
     async fn look_anew(&self, address: &str, fails: bool) -> Result<Vec<Range>, Lost> {
         let (pool, how) = (&self.known.pool, Use { purpose: Purpose::Look, ..self.how });
         let look = async {
@@ -315,7 +316,7 @@ impl Servers {
         timeout(LOOK_WITHIN, look).await.map_err(late)?
     }
 
-    /// Reads what a server outside a cluster says of its role.
+    /// Reads the role of a server outside a cluster.
     fn standalone(&self, role: &Value, address: &str) -> Result<Vec<Range>, Lost> {
         let mut map = of_standalone(role, address).map_err(Lost)?;
         let mut seen = self.known.connected.lock();

@@ -3,9 +3,9 @@
 //!
 //! The store does not start on a server that may evict keys. One that does so later (its
 //! configuration was changed, or a replica with another configuration became master) is reported
-//! and gets no new timers; what it holds is served.
+//! and gets no new timers; the timers that it holds are served.
 //!
-//! Not in here: what a partition does about it.
+//! Not in here: the reaction of a partition.
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,7 +17,7 @@ pub(crate) const NO_EVICTION: &str = "noeviction";
 /// The field of INFO that has the policy.
 pub(crate) const POLICY: &str = "maxmemory_policy";
 
-/// What servers have said of themselves, by address.
+/// The settings that servers have reported, by address.
 #[derive(Debug, Default)]
 pub(crate) struct ServerSettings(Mutex<HashMap<String, Noted>>);
 
@@ -52,13 +52,13 @@ impl ServerSettings {
         (noted.append_only, noted.has_replicas) == (Some(false), Some(false))
     }
 
-    /// Forgets what other servers than these have said.
+    /// Forgets the settings of all servers but these.
     pub(crate) fn keep_only(&self, servers: &HashSet<String>) {
         self.noted().retain(|address, _| servers.contains(address));
     }
 
-    /// Takes in what a server says in INFO. What it does not say stays as it was. Logs when it
-    /// begins or ceases to evict keys.
+    /// Takes in the INFO of a server. Settings that it lacks stay as they were. Logs when it begins
+    /// or ceases to evict keys.
     pub(crate) fn note(&self, address: &str, info: &InfoDict) {
         let mut all = self.noted();
         let noted = all.entry(address.to_owned()).or_default();

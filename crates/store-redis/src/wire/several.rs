@@ -12,7 +12,7 @@ where
     some(looks, |_| 1).await.and_then(|mut came| came.pop().ok_or_else(|| all_of(&[])))
 }
 
-/// What more than half of them say, or all that answer.
+/// The answers of more than half of them, or of all that answer.
 pub(super) async fn majority<T, L>(looks: impl IntoIterator<Item = L>) -> Result<Vec<T>, Lost>
 where
     L: Future<Output = Result<T, Lost>>,

@@ -91,8 +91,8 @@ impl SlotMap {
     }
 }
 
-/// Reads the reply to `ROLE` of a server outside a cluster; an error says what it is if it is no
-/// master.
+/// Reads the reply to `ROLE` of a server outside a cluster; if it is no master, the error names its
+/// role or its refusal.
 pub(crate) fn of_standalone(role: &Value, asked: &str) -> Result<Vec<Range>, String> {
     let items = role.items();
     match items.first().and_then(Reply::text) {
@@ -141,7 +141,7 @@ fn range(row: &Value, nodes: &HashMap<&str, Node>, asked: &str) -> Option<Range>
     })
 }
 
-/// What `CLUSTER NODES` says of a master.
+/// A master as `CLUSTER NODES` lists it.
 #[derive(Clone, Copy, Default, Debug)]
 struct Node {
     /// Its replicas that have not failed by the vote of the masters.
@@ -172,7 +172,7 @@ fn masters_of(nodes: &str) -> HashMap<&str, Node> {
 }
 
 /// One map of several: of each hash slot the claim with the highest epoch. A master that is cut off
-/// from its cluster goes on to claim what it had, with the former epoch.
+/// from its cluster goes on to claim its former hash slots, with the former epoch.
 pub(crate) fn merge(maps: &[Vec<Range>]) -> Vec<Range> {
     let mut claims: Vec<Option<&Range>> = vec![None; HASH_SLOTS];
     for range in maps.iter().flatten() {

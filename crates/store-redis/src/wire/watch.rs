@@ -1,13 +1,13 @@
 //! Looks again and again which servers are masters, and at their settings ([`super::settings`]).
 //!
-//! | how often | what |
+//! | how often | look |
 //! |---|---|
 //! | 1 s | outside a cluster: the Sentinels are asked for the master, and it for its role |
 //! | 5 s | outside a cluster: whether its address leads to another server |
 //! | 30 s | the settings of all masters; in a cluster its map |
 //!
-//! A node of a cluster redirects whoever asks for what it has no more, and answers nothing once it
-//! is cut off, so its map is not needed more often.
+//! A node of a cluster redirects requests for hash slots that it has no more, and answers nothing
+//! once it is cut off, so its map is not needed more often.
 
 use std::time::Duration;
 

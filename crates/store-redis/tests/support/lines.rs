@@ -1,4 +1,4 @@
-//! What was logged.
+//! The log of a test.
 
 use std::sync::{Arc, Mutex};
 

@@ -112,7 +112,7 @@ impl LosingStore {
         server.append_only_file().metadata().unwrap().len()
     }
 
-    /// What is written from here on is going to be lost.
+    /// Writes from here on are going to be lost.
     pub fn begin_to_lose(&mut self) {
         match self {
             Self::Restart { server, kept } => *kept = Self::length(server),
@@ -128,7 +128,7 @@ impl LosingStore {
         }
     }
 
-    /// Lets the replica have what was held back, and what follows.
+    /// Lets the replica have the data held back, and all that follows.
     pub fn let_replica_follow(&self) {
         match self {
             Self::Failover { proxy, .. }
@@ -148,7 +148,7 @@ impl LosingStore {
         until("the replica is asked for twice", || waits() >= before + 2).await;
     }
 
-    /// Loses some of what makes up the digest.
+    /// Makes the server fail, and loses some of the data in the digest.
     pub fn fail(&mut self, digest: &str) {
         let loses = |server: &Server| assert_ne!(server.digest(), digest, "nothing is lost");
         match self {

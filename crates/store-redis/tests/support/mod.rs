@@ -1,4 +1,4 @@
-//! What several tests share.
+//! Helpers shared by several tests.
 
 #![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]

@@ -1,4 +1,4 @@
-//! What the picture promises: places, fingerprints, horizons.
+//! The guarantees of the picture: places, fingerprints, horizons.
 
 use mtimer_store::conformance::mix;
 use mtimer_types::{Cohorts, PartitionId};
@@ -35,7 +35,7 @@ fn timers_of_about_the_same_time_share_siblings_and_those_of_one_millisecond_spr
     let siblings = |fire: &dyn Fn(u64) -> u64| {
         let mut catalog = catalog();
         let all = (0..6_000).map(|n| file(&mut catalog, id(7_000 + fire(n), SlotWidth::Second, mix(n))));
-        // Of the last hundred: what an apply that files or settles them has to write.
+        // Slots of the last hundred: an apply that files or settles them has to write so many.
         let last = all.skip(5_900).collect::<BTreeSet<_>>().len();
         assert!(counts(&catalog).iter().all(|n| *n <= FULL));
         last
@@ -116,7 +116,7 @@ fn an_id_that_nobody_filed_is_looked_for_only_where_ids_are_not_known() {
     let before = places(&later);
     later.read_ids(first, [new(5_000)].into_iter());
     assert!(later.knows_ids(first) && places(&later) < before - 900);
-    // What is known comes first.
+    // A slot whose ids are known comes first.
     assert_eq!(later.candidates(new(5_000)).first(), Some(&first));
     later.removed(first, [new(5_000)]);
     assert!(!later.has(first));
@@ -179,7 +179,7 @@ fn a_dense_wide_slot_is_split_before_it_begins_and_takes_nothing_in_from_then_on
     assert_eq!(first.len(), DENSE as usize);
     assert_eq!(catalog.split_width(first[0]), SlotWidth::Minute);
     assert_eq!(file(&mut catalog, new(2_001)).width, SlotWidth::Minute);
-    // What is left when it is dense no more is loaded whole.
+    // Once it is dense no more, the rest is loaded whole.
     while let Some(slot) = catalog.split_ahead(at(1)).first().copied() {
         let ids: Vec<_> = all.iter().filter(|(_, in_slot)| *in_slot == slot).map(|(id, _)| *id).collect();
         catalog.removed(slot, ids);
@@ -207,7 +207,7 @@ fn a_step_is_bounded() {
     assert!(slots.iter().all(|slot| slot.start <= 1_000));
 }
 
-/// A partition as the store has it, and what its owner knows.
+/// A partition as the store has it, and its owner's knowledge of it.
 #[derive(Debug)]
 struct World {
     catalog: Catalog,
@@ -419,9 +419,10 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
-    /// Whatever is filed, refused, removed, split, loaded, unloaded and acquired: an id is looked
-    /// for where it is, what is at or below the horizon is in memory, every slot is in the index it
-    /// is said to be, and none has more than a full one's timers.
+    /// After any sequence of filing, refusing, removing, splitting, loading, unloading and
+    /// acquiring: an id is looked for where it is, all timers at or below the horizon are in
+    /// memory, every slot is in the index it is said to be, and none has more than a full one's
+    /// timers.
     #[test]
     fn the_picture_is_true(acts in proptest::collection::vec(act(), 1..40)) {
         let mut world = World::new();

@@ -13,7 +13,7 @@ async fn of_several_standalone_servers_the_master_is_used() {
     assert!(!servers.is_cluster());
     assert_eq!(servers.master(99).await.unwrap().address(), master.address());
     assert_eq!((servers.masters(), servers.replicas(99)), (vec![master.address()], Some(1)));
-    // While there is no other, it is the master whatever it answers.
+    // While there is no other, it stays the master, even if it does not serve.
     let lost = servers.rediscover(Some(&master.address())).await.unwrap_err();
     assert!(lost.0.contains("not a master"), "{lost}");
     assert_eq!(servers.masters(), [master.address()]);
@@ -177,7 +177,7 @@ async fn a_server_that_begins_to_evict_is_noticed() {
     assert!(!servers.may_evict(1));
 }
 
-/// What a server answers takes real time, the pause between two looks does not.
+/// The answers of a server take real time, the pause between two looks does not.
 #[tokio::test]
 async fn servers_in_use_are_looked_at_again_and_again() {
     let server = Server::start();

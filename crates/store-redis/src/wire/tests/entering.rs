@@ -1,4 +1,4 @@
-//! TLS, users, passwords, Unix sockets, databases, and what is said about servers that cannot be
+//! TLS, users, passwords, Unix sockets, databases, and the errors about servers that cannot be
 //! used.
 
 use std::os::unix::fs::PermissionsExt;
@@ -26,7 +26,7 @@ fn trusting(authority: &Authority) -> ClientFiles {
     ClientFiles { authorities: Some(authority.certificate()), ..ClientFiles::default() }
 }
 
-/// What an operator is told.
+/// The advice that an operator gets.
 fn advice(refused: Result<RedisConnection, Lost>) -> String {
     match explain(refused.map(drop).unwrap_err()) {
         StoreError::Unusable(text) => text,
@@ -73,8 +73,8 @@ async fn tls_with_a_client_certificate() {
     assert!(told.to_string().contains("no PEM section \"PRIVATE KEY\""), "{told}");
 }
 
-/// What the files say counts for the next connection; while they cannot be used, what they said
-/// last.
+/// The files as they are count for the next connection; while they cannot be used, the contents
+/// read last count.
 #[tokio::test]
 async fn a_renewed_client_certificate_is_shown_without_a_restart() {
     let (authority, other) = (Arc::new(Authority::new()), Authority::new());
@@ -195,7 +195,7 @@ async fn servers_that_cannot_be_used_are_refused_with_advice() {
     assert!(nobody.contains("127.0.0.1:1: ") && nobody.contains("refused"), "{nobody}");
 }
 
-/// What waiting may mend.
+/// The text of an error that waiting may mend.
 fn advice_free(refused: Result<RedisConnection, Lost>) -> String {
     match explain(refused.map(drop).unwrap_err()) {
         StoreError::Unavailable(text) => text,

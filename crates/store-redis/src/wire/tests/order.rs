@@ -1,4 +1,4 @@
-//! What a connection promises about pipelines.
+//! The guarantees of a connection for pipelines.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ async fn an_error_inside_a_pipeline_is_the_answer_to_its_command_alone() {
 }
 
 /// Calls are made one after the other, from any thread; their answers are asked for in any order or
-/// not at all. What nobody waits for need not be sent.
+/// not at all. Calls that nobody waits for need not be sent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pipelines_are_sent_in_the_order_of_calls_even_if_nobody_waits_for_them() {
     const TASKS: usize = 16;

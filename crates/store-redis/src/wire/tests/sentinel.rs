@@ -13,7 +13,7 @@ async fn looked(urls: Vec<String>) -> Result<Servers, Lost> {
     Servers::discover(seeds, pool(access), LONG_TIMEOUT).await
 }
 
-/// What an operator is told.
+/// The advice that an operator gets.
 async fn advice(urls: Vec<String>) -> String {
     match explain(looked(urls).await.map(drop).unwrap_err()) {
         StoreError::Unusable(text) => text,
@@ -32,7 +32,7 @@ async fn a_failover_is_followed_and_sentinels_may_be_away() {
     assert!(!servers.is_cluster());
     assert_eq!((servers.masters(), servers.replicas(99)), (vec![master.address()], Some(1)));
     assert_eq!(ask(&servers, 99, &incr("n")).await.unwrap(), Value::Int(1));
-    // Nobody names another: whatever it answers, it stays the master.
+    // No Sentinel names another: it stays the master, even if it does not serve.
     let lost = servers.rediscover(Some(&master.address())).await.unwrap_err();
     assert!(lost.0.contains("which does not serve"), "{lost}");
     assert_eq!(servers.masters(), [master.address()]);

@@ -103,7 +103,8 @@ async fn a_pool_opens_a_connection_anew_and_does_not_hammer_a_server_that_refuse
     let began = Instant::now();
     let refused = pool.get(&address, LONG_TIMEOUT).await.unwrap_err();
     assert!(refused.0.starts_with(&address), "{refused}");
-    // Those who ask at once get the same refusal, unless this took longer than a refusal counts.
+    // A caller that asks at once gets the same refusal, unless this took longer than a refusal
+    // counts.
     let again = pool.get(&address, LONG_TIMEOUT).await.unwrap_err();
     assert!(again == refused || began.elapsed() > Duration::from_millis(30));
     server.restart();
