@@ -24,8 +24,7 @@ pub(crate) trait ClientOperation: Operation<Reply: TryFrom<OpReply>> + Into<Requ
 
 impl<O: Operation<Reply: TryFrom<OpReply>> + Into<RequestOp>> ClientOperation for O {}
 
-/// The reply as one to this operation; the machine has
-/// refused others.
+/// The reply as one to this operation; the machine has refused others.
 fn reply_of<O: ClientOperation>(reply: OpReply) -> Result<O::Reply, RequestError> {
     O::Reply::try_from(reply).map_err(|_| RequestError::Mismatched)
 }

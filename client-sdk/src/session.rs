@@ -8,14 +8,13 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::{FutureExt, StreamExt};
 use mtimer_protocol::{decode, encode_frame};
 use mtimer_tls::WriteHalf;
 use mtimer_types::limits::{HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS, MAX_FRAME};
 use tokio::io::AsyncWriteExt;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::error::LinkError;
@@ -26,8 +25,6 @@ use crate::state::ClientState;
 
 /// Heartbeats within which the broker is to take the written bytes.
 const BEATS: u64 = HEARTBEAT_TIMEOUT_MS / HEARTBEAT_MS;
-/// Steps in which a write is waited for.
-const WRITE_STEP: Duration = Duration::from_millis(20);
 
 /// Makes a connection, and serves it until it ends.
 pub(crate) async fn run(state: Arc<ClientState>, dial: Dial) {
@@ -97,22 +94,6 @@ async fn read(state: &Arc<ClientState>, connection: u64, frames: &mut Frames, an
     }
 }
 
-/// Waits for a write, up to `limit`.
-///
-/// A write that takes its time is waited for in short steps: a runtime whose clock is paused, as in
-/// tests, goes to its next timer whenever it waits for the kernel.
-async fn within<T>(limit: Duration, write: impl Future<Output = T>) -> Option<T> {
-    tokio::pin!(write);
-    let end = Instant::now() + limit;
-    loop {
-        match timeout_at(end.min(Instant::now() + WRITE_STEP), &mut write).await {
-            Ok(written) => return Some(written),
-            Err(_) if Instant::now() >= end => return None,
-            Err(_) => {}
-        }
-    }
-}
-
 struct SessionWriter {
     state: Arc<ClientState>,
     connection: u64,
@@ -137,10 +118,10 @@ impl SessionWriter {
                 self.write.write_all(&bytes).await?;
                 self.write.flush().await
             };
-            match within(limit, written).await {
-                Some(Ok(())) => bytes.clear(),
-                Some(Err(error)) => return error.into(),
-                None => return LinkError::Stuck(limit.as_millis() as u64),
+            match timeout(limit, written).await {
+                Ok(Ok(())) => bytes.clear(),
+                Ok(Err(error)) => return error.into(),
+                Err(_) => return LinkError::Stuck(limit.as_millis() as u64),
             }
         }
     }

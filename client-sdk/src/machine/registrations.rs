@@ -4,7 +4,7 @@
 //! when a broker has not said so for as long as a request may take; a callback that still comes
 //! then is left to its next delivery.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use mtimer_protocol::Delivery;
 use mtimer_types::Epoch;
@@ -27,13 +27,33 @@ struct Registration<K> {
     look_at: Option<Moment>,
 }
 
+/// When inboxes look at the time, with the numbers of their registrations: the first is asked for
+/// with every input of a machine, however many registrations there are.
+#[derive(Debug)]
+struct Looks(BTreeSet<(Moment, u32)>);
+
+impl Looks {
+    fn change(&mut self, number: u32, from: Option<Moment>, to: Option<Moment>) {
+        if from == to {
+            return;
+        }
+        if let Some(at) = from {
+            self.0.remove(&(at, number));
+        }
+        if let Some(at) = to {
+            self.0.insert((at, number));
+        }
+    }
+}
+
 impl<K: Callbacks> Registration<K> {
     /// Works with the inbox, and learns when it looks at the time.
-    fn with<R>(&mut self, work: impl FnOnce(&mut Inbox) -> R) -> R {
+    fn with<R>(&mut self, number: u32, looks: &mut Looks, work: impl FnOnce(&mut Inbox) -> R) -> R {
         let (result, look_at) = self.callbacks.with(|inbox| {
             let result = work(inbox);
             (result, inbox.look_at())
         });
+        looks.change(number, self.look_at, look_at);
         self.look_at = look_at;
         result
     }
@@ -53,6 +73,7 @@ pub(crate) struct AcceptedDeliveries {
 #[derive(Debug)]
 pub(crate) struct Registrations<K> {
     all: BTreeMap<u32, Registration<K>>,
+    looks: Looks,
     last: u32,
     /// Registrations that take no more callbacks, in the order of when they are closed in any case.
     ending: VecDeque<(Moment, u32)>,
@@ -62,7 +83,13 @@ pub(crate) struct Registrations<K> {
 
 impl<K: Callbacks> Registrations<K> {
     pub(crate) const fn new() -> Self {
-        Self { all: BTreeMap::new(), last: 0, ending: VecDeque::new(), epochs: Vec::new() }
+        Self {
+            all: BTreeMap::new(),
+            looks: Looks(BTreeSet::new()),
+            last: 0,
+            ending: VecDeque::new(),
+            epochs: Vec::new(),
+        }
     }
 
     /// The cluster has so many partitions.
@@ -90,7 +117,8 @@ impl<K: Callbacks> Registrations<K> {
     /// The credit that a registration offers may have changed: the brokers hear of it if it has.
     pub(crate) fn renew(&mut self, number: u32, brokers: u32, outboxes: &mut Outboxes) {
         let Some(registration) = self.all.get_mut(&number) else { return };
-        let (dest, share) = registration.with(|inbox| (inbox.dest.clone(), inbox.share(brokers)));
+        let (dest, share) =
+            registration.with(number, &mut self.looks, |inbox| (inbox.dest.clone(), inbox.share(brokers)));
         if !registration.ending && registration.told.replace(share) != Some(share) {
             outboxes.each(|outbox| outbox.register(number, dest.clone(), share));
         }
@@ -100,7 +128,7 @@ impl<K: Callbacks> Registrations<K> {
     pub(crate) fn announce(&mut self, brokers: u32, outbox: &mut Outbox) {
         for (number, registration) in self.all.iter_mut().filter(|(_, registration)| !registration.ending) {
             let offer = |inbox: &mut Inbox| (inbox.dest.clone(), inbox.share(brokers));
-            let (dest, share) = registration.with(offer);
+            let (dest, share) = registration.with(*number, &mut self.looks, offer);
             // The others have not heard of this share yet.
             registration.told.take_if(|told| *told != share);
             outbox.register(*number, dest, share);
@@ -121,11 +149,11 @@ impl<K: Callbacks> Registrations<K> {
     pub(crate) fn gone(&mut self, connection: u64, lost: bool) -> (Vec<u32>, u64) {
         let (mut fewer, mut dropped) = (Vec::new(), 0);
         for (number, registration) in &mut self.all {
-            if registration.with(|inbox| inbox.gone(connection)) {
+            if registration.with(*number, &mut self.looks, |inbox| inbox.gone(connection)) {
                 fewer.push(*number);
             }
             if lost {
-                dropped += registration.with(|inbox| inbox.lost(connection));
+                dropped += registration.with(*number, &mut self.looks, |inbox| inbox.lost(connection));
             }
         }
         (fewer, dropped)
@@ -155,6 +183,7 @@ impl<K: Callbacks> Registrations<K> {
     /// Nothing more comes for a registration; its handlers may still run.
     pub(crate) fn end(&mut self, number: u32) {
         if let Some(registration) = self.all.remove(&number) {
+            self.looks.change(number, registration.look_at, None);
             registration.callbacks.with(Inbox::close);
         }
     }
@@ -168,6 +197,7 @@ impl<K: Callbacks> Registrations<K> {
     pub(crate) fn close(&mut self) {
         self.end_all();
         self.all.clear();
+        self.looks.0.clear();
         self.ending.clear();
     }
 
@@ -178,7 +208,8 @@ impl<K: Callbacks> Registrations<K> {
 
     /// Works with the inbox of a registration.
     pub(crate) fn with<R>(&mut self, number: u32, work: impl FnOnce(&mut Inbox) -> R) -> Option<R> {
-        self.all.get_mut(&number).map(|registration| registration.with(work))
+        let registration = self.all.get_mut(&number)?;
+        Some(registration.with(number, &mut self.looks, work))
     }
 
     /// Takes deliveries in. An error is a breach of the protocol.
@@ -206,8 +237,7 @@ impl<K: Callbacks> Registrations<K> {
 
     /// When [`Registrations::sweep`] is due.
     pub(crate) fn next_timeout(&self) -> Option<Moment> {
-        let look = self.all.values().filter_map(|registration| registration.look_at).min();
-        earlier(look, self.ending.front().map(|(by, _)| *by))
+        earlier(self.looks.0.first().map(|(at, _)| *at), self.ending.front().map(|(by, _)| *by))
     }
 
     /// Looks at the time: closes the inboxes whose time is over, and returns the results of the
@@ -220,12 +250,64 @@ impl<K: Callbacks> Registrations<K> {
             self.end(number);
         }
         let mut found = Vec::new();
-        for (number, registration) in &mut self.all {
-            if registration.look_at.is_some_and(|at| at <= now) {
-                let look = registration.with(|inbox| inbox.look(now));
-                found.push((*number, registration.callbacks.clone(), look));
-            }
+        let later = self.looks.0.split_off(&(now, u32::MAX));
+        for (_, number) in std::mem::replace(&mut self.looks.0, later) {
+            let Some(registration) = self.all.get_mut(&number) else { continue };
+            registration.look_at = None;
+            let look = registration.with(number, &mut self.looks, |inbox| inbox.look(now));
+            found.push((number, registration.callbacks.clone(), look));
         }
         found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use mtimer_types::{Destination, Headers, Mode, Time, TimerId};
+
+    use super::*;
+    use crate::machine::inbox::Arrived;
+    use crate::machine::origin::Origin;
+    use crate::machine::tests::Local;
+
+    /// A callback that arrives at `at` and waits for so many ms until it is given back.
+    fn waiting(ms: u32, at: Moment) -> Arrived {
+        let delivery = Delivery {
+            id: TimerId::from_u128(ms.into()),
+            key: None,
+            due: Time::ZERO,
+            epoch: Epoch(1),
+            attempt: 1,
+            mode: Mode::AtLeastOnce,
+            timeout_ms: 2 * ms,
+            payload: Default::default(),
+            headers: Headers::default(),
+        };
+        let origin = Arc::new(Origin::new(1, None));
+        Arrived { origin, received: Time::ZERO, at, deliveries: [delivery].into() }
+    }
+
+    #[test]
+    fn the_first_look_of_all_registrations_is_the_timeout() {
+        let now = Moment::ORIGIN;
+        let at = |ms| now + Duration::from_millis(ms);
+        let dest = Destination::new("test", "a").unwrap();
+        let (mut outboxes, mut all) = (Outboxes::default(), Registrations::new());
+        for ms in [300, 100, 200] {
+            let number = all.add(Local::new(dest.clone(), 2), 1, &mut outboxes).unwrap();
+            all.with(number, |inbox| inbox.push(waiting(ms, now)));
+        }
+        assert_eq!(all.next_timeout(), Some(at(100)));
+        assert!(all.sweep(at(99)).is_empty());
+        let looked: Vec<_> =
+            all.sweep(at(100)).iter().map(|(n, _, look)| (*n, look.given_back.len())).collect();
+        assert_eq!((looked, all.next_timeout()), (vec![(2, 1)], Some(at(200))));
+        all.end(3);
+        assert_eq!(all.next_timeout(), Some(at(300)));
+        all.close();
+        assert_eq!(all.next_timeout(), None);
     }
 }

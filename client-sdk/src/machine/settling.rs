@@ -72,7 +72,7 @@ impl OutgoingOutcome {
 /// Where an outcome went.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pushed {
-    /// It waits for its turn on this outcomes.
+    /// It waits for its turn on this connection.
     To(u64),
     /// It waits for its partition's owner.
     Waits,

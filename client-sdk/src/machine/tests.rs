@@ -4,6 +4,7 @@ mod ends;
 mod json;
 mod player;
 mod scenarios;
+mod script;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
