@@ -174,8 +174,8 @@ impl ClusterTask {
         self.tell_unreachable();
     }
 
-    /// Tells the node which partitions this broker cannot serve now: all, if it was never reached at
-    /// its address. One that was reached keeps them: perhaps only the way to itself is broken.
+    /// Tells the node which partitions this broker cannot serve now: all, if it was never reached
+    /// at its address. One that was reached keeps them: perhaps only the way to itself is broken.
     fn tell_unreachable(&mut self) {
         let was_reached = self.parts.reach.borrow().was_reached();
         let all = || (0..self.parts.partitions).map(PartitionId).collect();
