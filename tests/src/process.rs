@@ -1,7 +1,9 @@
 //! A child process whose output is kept, and that is killed on drop.
 
 use std::collections::VecDeque;
-use std::io::{BufRead, BufReader, Read};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
@@ -49,9 +51,13 @@ impl Process {
         std::thread::spawn(move || each_line(out, |line| _ = sender.send(line)));
         let log = Arc::new(Mutex::new(Log::default()));
         let (err, kept) = (child.stderr.take().expect("piped"), Arc::clone(&log));
+        let mut whole = whole_log(name, child.id());
         std::thread::spawn(move || {
             each_line(err, |line| {
                 observe(&line);
+                if let Some(file) = &mut whole {
+                    writeln!(file, "{line}").expect("a place for logs");
+                }
                 let mut log = kept.lock().unwrap();
                 log.count += 1;
                 log.last.push_back(line);
@@ -129,6 +135,14 @@ impl Drop for Process {
             eprintln!("{}", self.tail());
         }
     }
+}
+
+/// The file for all of a process's log, if `MTIMER_LOGS` names a folder for it.
+fn whole_log(name: &str, pid: u32) -> Option<File> {
+    let folder = std::env::var_os("MTIMER_LOGS")?;
+    let name = name.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+    let path = Path::new(&folder).join(format!("{name}-{pid}.log"));
+    Some(File::create(&path).unwrap_or_else(|e| panic!("MTIMER_LOGS: {}: {e}", path.display())))
 }
 
 /// Sends a signal to a process of this test.
