@@ -109,8 +109,8 @@ metrics! {
         "Deliveries that are or will be repeated, by cause",
         doc "deliveries that are or will be repeated: `handler` asked, `timeout`, \
             `connection_lost`, `takeover`, `not_begun` (the client had no free handler and gave it \
-            back; no attempt is used)",
-        when "callbacks come twice";
+            back; mostly no attempt is used)",
+        when "callbacks come twice (not for `not_begun`)";
     Counter REFUSALS = "mtimer_refusals_total" in "operations" by ["reason"],
         "Operations of clients that were not done, by reason",
         doc "operations not done, by error code in the protocol, `key_taken`, `conflict`, `ended`, \

@@ -257,7 +257,7 @@ pub enum Counter {
     ScheduleRefused,
     /// Timers cancelled before any delivery.
     Cancelled,
-    /// Cancels that came after a delivery had begun.
+    /// Cancels that came after a delivery had begun, or may have.
     CancelTooLate,
     /// Timers moved to another time.
     Rescheduled,

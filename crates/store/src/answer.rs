@@ -78,7 +78,7 @@ pub enum ScheduleAnswer {
 pub enum CancelAnswer {
     /// No delivery starts afterwards, by anyone.
     Cancelled(TimerId),
-    /// Delivered, being delivered, or possibly so; future attempts are stopped.
+    /// Delivered, being delivered, possibly so, dead or unconfirmed; no attempt follows.
     TooLate(TimerId),
     /// Too late, and this request has made the timer a dead letter. A repeat gets `TooLate`.
     Died {

@@ -51,7 +51,7 @@ pub enum StoreError {
     Unusable(String),
 }
 
-/// Why a lane has ended. The owner drops the partition's wheel at once.
+/// Why a lane has ended. The owner drops all that it has of the partition in memory, at once.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LaneError {
     /// Another owner has acquired the partition. Nothing of this call was applied, unless its
@@ -72,7 +72,7 @@ pub enum LaneError {
     /// The store is damaged or full and cannot go on.
     #[error("the store cannot go on: {0}")]
     Broken(String),
-    /// The lane was released.
+    /// The lane was released, or its task is gone.
     #[error("the partition was released")]
     Closed,
 }

@@ -340,13 +340,23 @@ impl World {
 
 /// The timers that an operation may have changed.
 fn touched(op: &Op, answer: &Answer) -> Vec<TimerId> {
-    let other = match answer {
-        Answer::Schedule(ScheduleAnswer::Scheduled { replaced, .. }) => *replaced,
-        Answer::Cancel(
-            CancelAnswer::Cancelled(id) | CancelAnswer::TooLate(id) | CancelAnswer::Died { id, .. },
-        )
-        | Answer::Reschedule(RescheduleAnswer::Rescheduled(id)) => Some(*id),
-        _ => None,
+    let other = match op {
+        Op::Schedule(_) => match answer {
+            Answer::Schedule(ScheduleAnswer::Scheduled { replaced, .. }) => *replaced,
+            _ => None,
+        },
+        Op::Cancel(_) => match answer {
+            Answer::Cancel(
+                CancelAnswer::Cancelled(id) | CancelAnswer::TooLate(id) | CancelAnswer::Died { id, .. },
+            ) => Some(*id),
+            _ => None,
+        },
+        Op::Reschedule(_) => match answer {
+            Answer::Reschedule(RescheduleAnswer::Rescheduled(id)) => Some(*id),
+            _ => None,
+        },
+        Op::Take(_) | Op::Settle(_) | Op::Park(_) | Op::Unpark(_) => None,
+        Op::Replay(_) | Op::Purge(_) | Op::Trim(_) => None,
     };
     let named = op.id().filter(|id| Some(*id) != other);
     named.into_iter().chain(other).collect()

@@ -50,6 +50,8 @@ pub(super) fn makes_dead_letter(op: &Op) -> bool {
         Op::Settle(Settle { verdict, .. }) => {
             matches!(verdict, Verdict::Dead { .. } | Verdict::Retry { .. } | Verdict::Unconfirmed)
         }
-        op => matches!(op, Op::Cancel(_)),
+        Op::Cancel(_) => true,
+        Op::Schedule(_) | Op::Reschedule(_) | Op::Take(_) | Op::Park(_) | Op::Unpark(_) => false,
+        Op::Replay(_) | Op::Purge(_) | Op::Trim(_) => false,
     }
 }

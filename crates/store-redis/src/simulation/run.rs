@@ -44,7 +44,7 @@ pub(super) const FORGET: u64 = 150 * SECOND;
 /// How far the server's clock may be off, ms: further than outcomes are remembered.
 const AHEAD: u64 = 200 * SECOND;
 /// One call to the server in so many goes wrong.
-const ONE_IN: u64 = 4;
+pub(super) const ONE_IN: u64 = 4;
 
 pub(super) type Check<T = ()> = Result<T, String>;
 

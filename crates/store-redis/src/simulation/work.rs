@@ -1,11 +1,12 @@
 //! The requests of a run.
 
+use mtimer_store::conformance::properties::assert_all_occur;
 use mtimer_store::ops::{Cancel, Park, Purge, Replay, Reschedule, Schedule, Settle, Take, Trim, Unpark};
 use mtimer_store::{Op, Place, RequestId, Retained, Verdict};
 use mtimer_types::{DeadReason, KeyPolicy, Timer};
 
 use super::arbitrary::{arbitrary_time, target};
-use super::run::Run;
+use super::run::{ONE_IN, Run, block_on};
 
 /// The kinds of requests of a run.
 #[derive(Clone, Copy)]
@@ -150,4 +151,13 @@ impl Run {
             }
         }
     }
+}
+
+#[test]
+fn runs_ask_for_every_operation() {
+    let ops: Vec<Op> = block_on(async {
+        let mut run = Run::new(1, ONE_IN).await.unwrap();
+        (0..500).map(|_| run.op(0)).collect()
+    });
+    assert_all_occur(&ops);
 }

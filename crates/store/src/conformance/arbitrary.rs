@@ -1,10 +1,13 @@
 //! The elements of random sequences: times that meet, timers, kinds of operations.
 
-use mtimer_types::{Destination, Headers, Key, Mode, Target, Time, Timer, TimerId};
+use mtimer_types::{DeadReason, Destination, Headers, Key, KeyPolicy, Mode, Target, Time, Timer, TimerId};
 
 use super::kit::Kit;
+use super::pair::schedule_with;
 use super::seeded::SeededRandom;
-use super::values::{DAY, HOUR, MINUTE, SECOND};
+use super::values::{DAY, HOUR, MINUTE, SECOND, unique};
+use crate::ops::{Cancel, Park, Purge, Replay, Reschedule, Trim, Unpark};
+use crate::{Op, RequestId, Retained, Verdict};
 
 /// The clock moves in steps of so many ms.
 pub(super) const TICK: u64 = 20;
@@ -97,4 +100,75 @@ pub(super) fn arbitrary_timer(r: &mut SeededRandom, kit: &Kit, dests: &[Destinat
     };
     let id = TimerId::new(due, kit.now, kit.partition, r.next_u64());
     Timer { id, dest, key, due, mode, deadline, payload, headers, ..kit.timer(due) }
+}
+
+/// An operation of a kind around a timer; of [`Kind::Again`], for want of one that was asked before,
+/// a take.
+pub(super) fn arbitrary_op(kind: Kind, timer: Timer, now: Time, r: &mut SeededRandom) -> Op {
+    let id = timer.id;
+    let fire = arbitrary_time(r, now);
+    let settle = |verdict| Op::settle(id, verdict);
+    match kind {
+        Kind::Schedule => {
+            schedule_with(&timer, r.pick(&[KeyPolicy::Create, KeyPolicy::Replace, KeyPolicy::Keep]))
+        }
+        Kind::ScheduleOther => {
+            let other = Timer { callback_timeout_ms: Some(1_234), ..timer };
+            schedule_with(&other, KeyPolicy::Create)
+        }
+        Kind::Cancel => {
+            let target = target(r, &timer);
+            // Mostly the current attempt, sometimes an earlier or a later one.
+            let sent_attempt = r.one_in(4).then(|| r.pick(&[1, 1, 2, 4]));
+            Cancel { target, sent_attempt, request: RequestId(unique()) }.into()
+        }
+        Kind::Reschedule => {
+            let (target, is_begun) = (target(r, &timer), r.one_in(8));
+            Reschedule { target, due: fire, is_begun, request: RequestId(unique()) }.into()
+        }
+        Kind::Again | Kind::Take => Op::take(id, r.below(3) as u32),
+        Kind::Ack => settle(Verdict::Ack),
+        Kind::LateAck => settle(Verdict::LateAck { attempt: r.below(4) as u32 }),
+        Kind::Retry => settle(Verdict::Retry {
+            fire,
+            tier: r.pick(&[1, 1, 2, 5, 32]),
+            failed: 1 + r.below(4) as u32,
+            error: r.pick(&["", "later", "im Moment nicht, später \u{1f570}"]).into(),
+        }),
+        Kind::Dead => settle(Verdict::Dead {
+            reason: r.pick(&[DeadReason::Exhausted, DeadReason::Failed, DeadReason::AtMostOnce]),
+            failed: r.below(5) as u32,
+            error: r.pick(&["", "never"]).into(),
+        }),
+        Kind::Expired => settle(Verdict::Expired),
+        Kind::Unconfirmed => settle(Verdict::Unconfirmed),
+        Kind::Park => Park { id, failed: r.below(3) as u32 }.into(),
+        Kind::Unpark => Unpark { id, fire }.into(),
+        Kind::Replay => Replay { id, fire }.into(),
+        Kind::Purge => Purge { id }.into(),
+        Kind::Trim => Trim {
+            of: r.pick(&[Retained::Dead, Retained::Unconfirmed]),
+            before: now - TICK * r.below(40),
+            keep: r.below(6),
+            limit: r.pick(&[0, 1, 2, 100]),
+        }
+        .into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mtimer_types::PartitionId;
+
+    use super::super::properties::assert_all_occur;
+    use super::super::values::plain_timer;
+    use super::*;
+
+    #[test]
+    fn the_kinds_have_every_operation() {
+        let (now, mut random) = (Time::from_ms(50_000), SeededRandom::new(1));
+        let op = |kind: &Kind| arbitrary_op(*kind, plain_timer(now, now, PartitionId(0)), now, &mut random);
+        let ops: Vec<Op> = Kind::ALL.iter().map(op).collect();
+        assert_all_occur(&ops);
+    }
 }

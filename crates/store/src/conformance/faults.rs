@@ -7,6 +7,7 @@ use super::harness::Fault;
 use super::kit::Kit;
 use super::owner::Owner;
 use super::pair::{Pair, schedule_with};
+use super::properties::{assert_all_occur, is_named};
 use super::values::{DAY, HOUR, MINUTE, NEW, SECOND, dead_verdict, pending_at, schedule_op, unique};
 use crate::ops::{Cancel, Park, Purge, Replay, Reschedule, Trim, Unpark};
 use crate::{
@@ -21,7 +22,7 @@ fn operations(kit: &Kit, timers: &[Timer], key: &Key) -> Vec<Op> {
     let settle = |n, verdict| Op::settle(id(n), verdict);
     let retry = Verdict::Retry { fire: kit.now + HOUR, tier: 2, failed: 1, error: "x".into() };
     let is_begun = false;
-    vec![
+    let ops = vec![
         schedule_op(&kit.timer(kit.now)),
         schedule_op(&kit.timer(kit.now + 30 * DAY)),
         schedule_with(&kit.keyed(kit.now + DAY, key), KeyPolicy::Replace),
@@ -51,7 +52,9 @@ fn operations(kit: &Kit, timers: &[Timer], key: &Key) -> Vec<Op> {
         settle(3, dead_verdict(1)),
         Op::Trim(Trim { of: Retained::Dead, before: Time::MAX, keep: 0, limit: 100 }),
         Op::Trim(Trim { of: Retained::Unconfirmed, before: Time::MAX, keep: 0, limit: 100 }),
-    ]
+    ];
+    assert_all_occur(&ops);
+    ops
 }
 
 async fn prepare(pair: &mut Pair) -> Vec<Op> {
@@ -227,6 +230,9 @@ pub(super) async fn a_full_store_refuses_what_adds(mut kit: Kit) {
         }),
         Op::Replay(Replay { id: timers[0].id, fire: kit.now }),
     ];
+    for (name, is) in Op::ALL {
+        assert_eq!(is.adds, ops.iter().any(|op| is_named(op, name)), "{name} adds, and is in the list");
+    }
     let answers = owner.apply(ops).await;
     assert!(answers.len() == 3 && answers.iter().all(is_full), "{answers:?}");
     assert_eq!(owner.state().await, before, "nothing changed");

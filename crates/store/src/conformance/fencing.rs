@@ -9,6 +9,7 @@ use mtimer_types::{Key, KeyPolicy, Target, Time, Timer};
 use super::kit::Kit;
 use super::owner::{Owner, State};
 use super::pair::{same_state, schedule_with};
+use super::properties::assert_all_occur;
 use super::values::{DAY, HOUR, MINUTE, NEW, SECOND, dead_verdict, dest, schedule_op, unique};
 use crate::ops::{Cancel, Park, Purge, Replay, Reschedule, Trim, Unpark};
 use crate::{
@@ -79,7 +80,7 @@ impl Scene {
         let by_key = || Target::Key(dest(), key.clone());
         let by_id = || Target::Id(pending.id);
         let (soon, is_begun) = (kit.now + 5 * SECOND, false);
-        vec![
+        let ops = vec![
             schedule_op(&kit.timer(kit.now)),
             schedule_with(&kit.keyed(kit.now, key), KeyPolicy::Replace),
             Op::Cancel(Cancel { target: by_id(), sent_attempt: None, request: request() }),
@@ -107,7 +108,9 @@ impl Scene {
             Op::Purge(Purge { id: unconfirmed.id }),
             Op::Trim(Trim { of: Retained::Dead, before: Time::MAX, keep: 0, limit: 10 }),
             Op::Trim(Trim { of: Retained::Unconfirmed, before: Time::MAX, keep: 0, limit: 10 }),
-        ]
+        ];
+        assert_all_occur(&ops);
+        ops
     }
 }
 

@@ -373,12 +373,12 @@ macro_rules! conformance_list {
                 unpark,
                 replay,
                 purge,
-                ack,
-                late_ack,
-                retry_in_a_tier,
-                dead,
-                expired,
-                unconfirmed,
+                settle_ack,
+                settle_late_ack,
+                settle_retry_in_a_tier,
+                settle_dead,
+                settle_expired,
+                settle_unconfirmed,
             };
             operations_agree_with_the_reference,
             operations_agree_through_faults,
@@ -395,4 +395,18 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 
 pub(super) fn find(name: &str) -> Option<TestFn> {
     TESTS.iter().find(|(known, _)| *known == name).map(|(_, test)| *test)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Op;
+
+    #[test]
+    fn each_operation_on_one_timer_has_a_case_in_the_matrix() {
+        for (operation, _) in Op::ALL.iter().filter(|(name, _)| *name != "Trim") {
+            let test = format!("matrix::{}", operation.to_lowercase());
+            assert!(names().any(|name| name.starts_with(&test)), "no test begins with {test}");
+        }
+    }
 }

@@ -335,11 +335,11 @@ pub(super) async fn purge(kit: Kit) {
     on_every_spot(kit, &[&|t, _| Op::Purge(Purge { id: t.id })]).await;
 }
 
-pub(super) async fn ack(kit: Kit) {
+pub(super) async fn settle_ack(kit: Kit) {
     on_every_spot(kit, &[&|t, _| settle(t.id, Verdict::Ack)]).await;
 }
 
-pub(super) async fn late_ack(kit: Kit) {
+pub(super) async fn settle_late_ack(kit: Kit) {
     on_every_spot(
         kit,
         &[
@@ -352,7 +352,7 @@ pub(super) async fn late_ack(kit: Kit) {
     .await;
 }
 
-pub(super) async fn retry_in_a_tier(kit: Kit) {
+pub(super) async fn settle_retry_in_a_tier(kit: Kit) {
     on_every_spot(
         kit,
         &[&|t, now| retry(t.id, now + 5 * SECOND, 1), &|t, now| retry(t.id, now - SECOND, 2), &|t, now| {
@@ -362,7 +362,7 @@ pub(super) async fn retry_in_a_tier(kit: Kit) {
     .await;
 }
 
-pub(super) async fn dead(kit: Kit) {
+pub(super) async fn settle_dead(kit: Kit) {
     let dead_letter =
         |t: &Timer, reason| settle(t.id, Verdict::Dead { reason, failed: 7, error: "no use".into() });
     on_every_spot(
@@ -377,10 +377,10 @@ pub(super) async fn dead(kit: Kit) {
     .await;
 }
 
-pub(super) async fn expired(kit: Kit) {
+pub(super) async fn settle_expired(kit: Kit) {
     on_every_spot(kit, &[&|t, _| settle(t.id, Verdict::Expired)]).await;
 }
 
-pub(super) async fn unconfirmed(kit: Kit) {
+pub(super) async fn settle_unconfirmed(kit: Kit) {
     on_every_spot(kit, &[&|t, _| settle(t.id, Verdict::Unconfirmed)]).await;
 }

@@ -29,6 +29,25 @@ pub const fn is_of_client(op: &Op) -> bool {
     }
 }
 
+/// Asserts that each operation is among these: a list of operations that a suite goes through has
+/// a new one, too.
+///
+/// # Panics
+///
+/// With the names of those that are missing.
+pub fn assert_all_occur<'a>(ops: impl IntoIterator<Item = &'a Op>) {
+    let mut missing: Vec<&str> = Op::ALL.iter().map(|(name, _)| *name).collect();
+    for op in ops {
+        missing.retain(|name| !is_named(op, name));
+    }
+    assert!(missing.is_empty(), "these operations are missing in the list: {missing:?}");
+}
+
+/// Whether the operation has this name in [`Op::ALL`].
+pub(super) fn is_named(op: &Op, name: &str) -> bool {
+    format!("{op:?}").split('(').next() == Some(name)
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -62,7 +81,7 @@ mod tests {
     #[test]
     fn operations_are_what_the_suites_expect() {
         for (op, (name, is)) in samples().iter().zip(Op::ALL) {
-            assert!(format!("{op:?}").starts_with(name), "{name} stands for {op:?}");
+            assert!(is_named(op, name), "{name} stands for {op:?}");
             assert_eq!(*op.is(), is, "{name}");
             assert_eq!(is.adds, adds(op), "{name} adds");
             assert_eq!(is.waits, waits(op), "{name} waits");

@@ -10,16 +10,16 @@
 use std::panic::AssertUnwindSafe;
 
 use futures_util::FutureExt;
-use mtimer_types::{DeadReason, Destination, KeyPolicy, Time, Timer};
+use mtimer_types::{Destination, Time, Timer};
 
-use super::arbitrary::{Kind, TICK, arbitrary_time, arbitrary_timer, target};
+use super::arbitrary::{Kind, TICK, arbitrary_op, arbitrary_timer, target};
 use super::harness::{Fault, Harness};
 use super::kit::{Kit, panic_text};
-use super::pair::{Check, Pair, schedule_with};
+use super::pair::{Check, Pair};
 use super::seeded::{SeededRandom, mix};
-use super::values::{DAY, HOUR, MINUTE, SECOND, dest, other_dest, unique};
-use crate::ops::{Cancel, Park, Purge, Replay, Reschedule, Settle, Trim, Unpark};
-use crate::{InFlight, LaneError, Load, Op, Place, RequestId, Retained, Verdict};
+use super::values::{DAY, HOUR, MINUTE, SECOND, dest, other_dest};
+use crate::ops::Settle;
+use crate::{InFlight, LaneError, Load, Op, Place, Verdict};
 
 /// Cases when the environment does not say otherwise: a few seconds on every store.
 const CASES: u64 = 24;
@@ -145,68 +145,14 @@ impl Case {
     }
 
     fn op_of(&mut self, kind: Kind, timer: Timer, r: &mut SeededRandom) -> Op {
-        let now = self.pair.kit.now;
-        let id = timer.id;
-        let fire = arbitrary_time(r, now);
-        let settle = |verdict| Op::settle(id, verdict);
-        match kind {
-            Kind::Schedule => {
-                schedule_with(&timer, r.pick(&[KeyPolicy::Create, KeyPolicy::Replace, KeyPolicy::Keep]))
-            }
-            Kind::ScheduleOther => {
-                let other = Timer { callback_timeout_ms: Some(1_234), ..timer };
-                schedule_with(&other, KeyPolicy::Create)
-            }
-            Kind::Cancel => {
-                let target = target(r, &timer);
-                // Mostly the current attempt, sometimes an earlier or a later one.
-                let sent_attempt = r.one_in(4).then(|| r.pick(&[1, 1, 2, 4]));
-                self.asks(Op::Cancel(Cancel { target, sent_attempt, request: RequestId(unique()) }))
-            }
-            Kind::Reschedule => {
-                let (target, is_begun) = (target(r, &timer), r.one_in(8));
-                self.asks(Op::Reschedule(Reschedule {
-                    target,
-                    due: fire,
-                    is_begun,
-                    request: RequestId(unique()),
-                }))
-            }
-            Kind::Again if !self.asked.is_empty() => {
-                let n = r.below(self.asked.len() as u64) as usize;
-                self.asked[n].clone()
-            }
-            Kind::Again | Kind::Take => Op::take(id, r.below(3) as u32),
-            Kind::Ack => settle(Verdict::Ack),
-            Kind::LateAck => settle(Verdict::LateAck { attempt: r.below(4) as u32 }),
-            Kind::Retry => settle(Verdict::Retry {
-                fire,
-                tier: r.pick(&[1, 1, 2, 5, 32]),
-                failed: 1 + r.below(4) as u32,
-                error: r.pick(&["", "later", "im Moment nicht, später \u{1f570}"]).into(),
-            }),
-            Kind::Dead => settle(Verdict::Dead {
-                reason: r.pick(&[DeadReason::Exhausted, DeadReason::Failed, DeadReason::AtMostOnce]),
-                failed: r.below(5) as u32,
-                error: r.pick(&["", "never"]).into(),
-            }),
-            Kind::Expired => settle(Verdict::Expired),
-            Kind::Unconfirmed => settle(Verdict::Unconfirmed),
-            Kind::Park => Op::Park(Park { id, failed: r.below(3) as u32 }),
-            Kind::Unpark => Op::Unpark(Unpark { id, fire }),
-            Kind::Replay => Op::Replay(Replay { id, fire }),
-            Kind::Purge => Op::Purge(Purge { id }),
-            Kind::Trim => Op::Trim(Trim {
-                of: r.pick(&[Retained::Dead, Retained::Unconfirmed]),
-                before: now - TICK * r.below(40),
-                keep: r.below(6),
-                limit: r.pick(&[0, 1, 2, 100]),
-            }),
+        if matches!(kind, Kind::Again) && !self.asked.is_empty() {
+            let n = r.below(self.asked.len() as u64) as usize;
+            return self.asked[n].clone();
         }
-    }
-
-    fn asks(&mut self, op: Op) -> Op {
-        self.asked.push(op.clone());
+        let op = arbitrary_op(kind, timer, self.pair.kit.now, r);
+        if matches!(kind, Kind::Cancel | Kind::Reschedule) {
+            self.asked.push(op.clone());
+        }
         op
     }
 
@@ -322,7 +268,9 @@ fn makes_dead_letter(op: &Op) -> bool {
         |v: &Verdict| matches!(v, Verdict::Dead { .. } | Verdict::Retry { .. } | Verdict::Unconfirmed);
     match op {
         Op::Settle(Settle { verdict, .. }) => buries(verdict),
-        op => matches!(op, Op::Cancel(_)),
+        Op::Cancel(_) => true,
+        Op::Schedule(_) | Op::Reschedule(_) | Op::Take(_) | Op::Park(_) | Op::Unpark(_) => false,
+        Op::Replay(_) | Op::Purge(_) | Op::Trim(_) => false,
     }
 }
 

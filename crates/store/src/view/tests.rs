@@ -9,11 +9,14 @@ use std::collections::HashMap;
 
 use mtimer_types::{DeadReason, Epoch, Time, TimerId};
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
 
-use self::cases::{REQUESTS, TIMERS, Turn, any_turns, dest, id, key, next};
+use self::cases::{REQUESTS, TIMERS, Turn, any_op, any_turns, dest, id, key, next};
 use self::remote::{Remote, listing};
 use super::*;
 use crate::conformance::model::Model;
+use crate::conformance::properties::assert_all_occur;
 use crate::listing::{ListPage, Listed, Listing};
 use crate::memory::MemoryTable;
 use crate::ops::Settle;
@@ -154,7 +157,9 @@ fn without_ties(turns: &[Turn]) -> Vec<Turn> {
         Op::Settle(Settle { verdict, .. }) => {
             matches!(verdict, Verdict::Dead { .. } | Verdict::Retry { .. } | Verdict::Unconfirmed)
         }
-        op => matches!(op, Op::Cancel(_)),
+        Op::Cancel(_) => true,
+        Op::Schedule(_) | Op::Reschedule(_) | Op::Take(_) | Op::Park(_) | Op::Unpark(_) => false,
+        Op::Replay(_) | Op::Purge(_) | Op::Trim(_) => false,
     };
     let mut turns = turns.to_vec();
     for ops in turns.iter_mut().flat_map(|turn| &mut turn.batches) {
@@ -162,6 +167,14 @@ fn without_ties(turns: &[Turn]) -> Vec<Turn> {
         ops.retain(|op| !may_retain(op) || !std::mem::replace(&mut seen, true));
     }
     turns
+}
+
+#[test]
+fn turns_have_every_operation() {
+    let mut runner = TestRunner::deterministic();
+    let ops: Vec<Op> =
+        (0..500).map(|_| any_op().new_tree(&mut runner).expect("an operation").current()).collect();
+    assert_all_occur(&ops);
 }
 
 proptest! {

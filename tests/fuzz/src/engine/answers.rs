@@ -165,7 +165,7 @@ impl Content<'_> {
     fn applied(&self, op: &Op, program: &mut Program<'_>) -> Answer {
         let byte = program.byte();
         if byte >= 0xf0 {
-            let adds = matches!(op, Op::Schedule(_) | Op::Reschedule(_) | Op::Replay(_));
+            let adds = op.is().adds;
             return Answer::Refused(match byte % 3 {
                 0 if adds => Refusal::OutOfMemory,
                 1 => Refusal::NotReplicated,
@@ -205,7 +205,7 @@ impl Content<'_> {
             Op::Settle(Settle { verdict: Verdict::Retry { .. }, .. }) if byte % 4 == 2 => Answer::Died,
             Op::Replay(_) if byte % 4 == 3 => self.id(program).map_or(done, Answer::KeyTaken),
             Op::Trim(_) => Answer::Trimmed { removed: u32::from(byte), more: byte & 1 == 1 },
-            _ => done,
+            Op::Settle(_) | Op::Replay(_) | Op::Purge(_) | Op::Take(_) | Op::Park(_) | Op::Unpark(_) => done,
         }
     }
 

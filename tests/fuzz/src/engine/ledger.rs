@@ -45,11 +45,12 @@ impl Ledger {
     /// A batch was answered.
     pub(super) fn applied(&mut self, ops: &[Op], answers: &[Answer]) {
         for (op, answer) in ops.iter().zip(answers) {
-            match (op, answer) {
-                (
-                    Op::Schedule(Schedule { timer, .. }),
-                    Answer::Schedule(ScheduleAnswer::Scheduled { new, replaced }),
-                ) => {
+            let is_done = *answer == Answer::Done;
+            match op {
+                Op::Schedule(Schedule { timer, .. }) => {
+                    let Answer::Schedule(ScheduleAnswer::Scheduled { new, replaced }) = answer else {
+                        continue;
+                    };
                     if *new {
                         // If there was one of this id, it has ended long ago.
                         self.fates.insert(timer.id, Fate::default());
@@ -58,28 +59,28 @@ impl Ledger {
                         self.end(*old, "replaced");
                     }
                 }
-                (Op::Cancel(_), Answer::Cancel(answer)) => match answer {
-                    CancelAnswer::Cancelled(id) => self.end(*id, "cancelled"),
-                    CancelAnswer::TooLate(id) | CancelAnswer::Died { id, .. } => {
+                Op::Cancel(_) => match answer {
+                    Answer::Cancel(CancelAnswer::Cancelled(id)) => self.end(*id, "cancelled"),
+                    Answer::Cancel(CancelAnswer::TooLate(id) | CancelAnswer::Died { id, .. }) => {
                         let fate = self.fates.entry(*id).or_default();
                         fate.most = Some(fate.deliveries);
                     }
-                    CancelAnswer::NotFound => {}
+                    _ => {}
                 },
-                (
-                    Op::Reschedule(Reschedule { due, .. }),
-                    Answer::Reschedule(RescheduleAnswer::Rescheduled(id)),
-                ) => {
-                    self.fates.entry(*id).or_default().moved = Some(*due);
+                Op::Reschedule(Reschedule { due, .. }) => {
+                    if let Answer::Reschedule(RescheduleAnswer::Rescheduled(id)) = answer {
+                        self.fates.entry(*id).or_default().moved = Some(*due);
+                    }
                 }
-                (Op::Replay(Replay { id, .. }), Answer::Done) => self.replayed(*id),
-                (Op::Settle(Settle { id, verdict, .. }), Answer::Done) => match verdict {
+                Op::Replay(Replay { id, .. }) if is_done => self.replayed(*id),
+                Op::Settle(Settle { id, verdict, .. }) if is_done => match verdict {
                     Verdict::Ack | Verdict::LateAck { .. } => self.end(*id, "acknowledged"),
                     Verdict::Expired => self.end(*id, "expired"),
                     _ => {}
                 },
-                (Op::Purge(Purge { id }), Answer::Done) => self.end(*id, "purged"),
-                _ => {}
+                Op::Purge(Purge { id }) if is_done => self.end(*id, "purged"),
+                Op::Replay(_) | Op::Settle(_) | Op::Purge(_) => {}
+                Op::Take(_) | Op::Park(_) | Op::Unpark(_) | Op::Trim(_) => {}
             }
         }
     }
@@ -109,7 +110,8 @@ impl Ledger {
                     self.fates.values_mut().for_each(|fate| fate.moved = None);
                     continue;
                 }
-                _ => continue,
+                Op::Cancel(_) | Op::Take(_) | Op::Settle(_) | Op::Park(_) | Op::Unpark(_) => continue,
+                Op::Purge(_) | Op::Trim(_) => continue,
             };
             self.fates.entry(id).or_default().forget();
         }
