@@ -7,6 +7,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -56,6 +57,24 @@ fn paths_that_are_named_exist() {
     assert!(wrong.is_empty(), "named, and not there:\n{}", wrong.join("\n"));
 }
 
+/// "`name` in `path`", "`one` and `other` of `path`", "`path` (`one`, `other`)".
+#[test]
+fn names_are_in_the_files_that_are_said_to_have_them() {
+    let mut wrong = Vec::new();
+    let mut looked_up = 0;
+    for document in documents() {
+        for (path, names) in names_by_file(&read(&document)) {
+            let source = fs::read_to_string(root().join(&path)).unwrap_or_default();
+            let words: HashSet<&str> = source.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+            looked_up += names.len();
+            let missing = names.iter().filter(|name| !words.contains(name.as_str()));
+            wrong.extend(missing.map(|name| format!("{document}: {name} in {path}")));
+        }
+    }
+    assert!(wrong.is_empty(), "named, and not there:\n{}", wrong.join("\n"));
+    assert!(looked_up > 20, "only {looked_up} names were found");
+}
+
 #[test]
 fn messages_that_are_explained_are_in_the_code() {
     let sources = ["broker/src", "client-sdk/src", "crates"].map(|folder| files(&root().join(folder), "rs"));
@@ -87,6 +106,43 @@ fn rows_of_tables_have_the_cells_of_their_head() {
         }
     }
     assert!(wrong.is_empty(), "rows that are in another table:\n{}", wrong.join("\n"));
+}
+
+/// Each Rust file that a document names, with the names that it is said to have.
+fn names_by_file(text: &str) -> Vec<(String, Vec<String>)> {
+    let text = prose(text);
+    // Prose and code take turns.
+    let parts: Vec<&str> = text.split('`').collect();
+    let is_file = |path: &str| FOLDERS.iter().any(|f| path.starts_with(f)) && path.ends_with(".rs");
+    // The item itself: of `Maker::schedule` the function.
+    let name = |at: usize| {
+        let code = parts.get(at)?.split("::").last()?;
+        code.chars().all(|c| c.is_alphanumeric() || c == '_').then(|| code.to_owned())
+    };
+    let between = |at: usize| parts.get(at).map(|text| text.split_whitespace().collect::<Vec<_>>().join(" "));
+    let mut found = Vec::new();
+    for at in (1..parts.len()).step_by(2).filter(|at| is_file(parts[*at])) {
+        let mut names = Vec::new();
+        let mut before = at;
+        while before > 2 && between(before - 1).is_some_and(|text| ["in", "of", "and", ","].contains(&&*text))
+        {
+            let is_first = before == at;
+            let text = between(before - 1).unwrap_or_default();
+            // "`a.rs`, `b.rs`" and "`a.rs` and `b.rs`" name no items.
+            if is_first != ["in", "of"].contains(&&*text) {
+                break;
+            }
+            before -= 2;
+            names.extend(name(before));
+        }
+        let mut after = at;
+        while between(after + 1) == Some(if after == at { "(" } else { "," }.to_owned()) {
+            after += 2;
+            names.extend(name(after));
+        }
+        found.push((parts[at].to_owned(), names));
+    }
+    found
 }
 
 /// The prose without what stands between backticks.
