@@ -269,8 +269,7 @@ impl Lanes {
                 }
                 health
             }
-            // Its task is gone without a word: a panic.
-            None => Health::Ended(LaneError::Closed),
+            None => Health::Ended(LaneError::Broken("its task is gone without a word".to_owned())),
         };
         let unanswered = self.owned.get_mut(&partition).filter(|o| !o.calls.is_empty());
         if let (Health::Ended(error), Some(ownership)) = (&health, unanswered) {

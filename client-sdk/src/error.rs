@@ -147,7 +147,7 @@ pub enum RequestError {
         message: String,
     },
     /// There was no connection to send it over in time. Nothing was done.
-    #[error("not sent within {ms} ms: {reason}")]
+    #[error("not sent{}: {reason}", within(*ms))]
     NotSent {
         /// How long it waited.
         ms: u64,
@@ -364,7 +364,7 @@ pub(crate) fn retryable(code: ErrorCode) -> bool {
 }
 
 /// How long somebody waited, for a message; nothing if nobody did.
-fn within(ms: u64) -> String {
+pub(crate) fn within(ms: u64) -> String {
     if ms == 0 { String::new() } else { format!(" within {ms} ms") }
 }
 
@@ -377,5 +377,8 @@ mod tests {
         let unanswered = |ms| RequestError::Unanswered { ms, reason: "b1 is not connected".to_owned() };
         assert_eq!(unanswered(0).to_string(), "no answer: b1 is not connected");
         assert_eq!(unanswered(20).to_string(), "no answer within 20 ms: b1 is not connected");
+        let not_sent = |ms| RequestError::NotSent { ms, reason: "b1 is not connected".to_owned() };
+        assert_eq!(not_sent(0).to_string(), "not sent: b1 is not connected");
+        assert_eq!(not_sent(20).to_string(), "not sent within 20 ms: b1 is not connected");
     }
 }

@@ -210,7 +210,9 @@ async fn a_lane_whose_task_is_gone_without_a_word_has_ended() {
         lanes.watch(P, Epoch(epoch), receiver.clone());
     }
     drop(health);
-    let LaneEvent::Health(P, Health::Ended(LaneError::Closed)) = lanes.next().await else { panic!("no end") };
+    let LaneEvent::Health(P, Health::Ended(LaneError::Broken(_))) = lanes.next().await else {
+        panic!("no end")
+    };
     assert!(lanes.next().now_or_never().is_none());
 }
 

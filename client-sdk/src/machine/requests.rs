@@ -15,6 +15,7 @@ use mtimer_protocol::{ErrorCode, OpReply};
 use mtimer_types::Time;
 use mtimer_types::limits::{MAX_BATCH, MAX_FRAME};
 
+use crate::error::within;
 use crate::machine::call::{Answered, First, PendingOp, RequestFrame, RetryPlan};
 use crate::machine::caller::Waiting;
 use crate::machine::moment::{Moment, earlier};
@@ -302,7 +303,7 @@ impl<T: Waiting> Requests<T> {
                 std::mem::take(&mut requests.sent).into_iter().partition(|(_, f)| f.first.horizon <= now);
             requests.sent = sent;
             for mut call in late.into_values().flat_map(RequestFrame::into_calls) {
-                let reason = format!("no answer within {} ms", self.answer_timeout.as_millis());
+                let reason = format!("no answer{}", within(self.answer_timeout.as_millis() as u64));
                 call.waiter.lost();
                 out.push_back(call.waiter.give_up(now, &reason));
             }

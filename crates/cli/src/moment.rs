@@ -12,6 +12,12 @@ pub(crate) fn span(text: &str) -> Result<Duration, String> {
     text.parse().map(|Span(duration)| duration).map_err(|error: InvalidValue| error.to_string())
 }
 
+/// How long to wait for an answer: a duration of 1 ms at least.
+pub(crate) fn patience(text: &str) -> Result<Duration, String> {
+    let span = span(text)?;
+    if span < Duration::from_millis(1) { Err("too short: give 1ms or more".into()) } else { Ok(span) }
+}
+
 /// Numbers that are seconds since 1970 of a year from 1973 to 5138. As milliseconds they are from
 /// January 1970 to March 1973, which nobody means.
 const LIKE_SECONDS: RangeInclusive<u64> = 100_000_000..=99_999_999_999;
@@ -131,6 +137,14 @@ mod tests {
         assert!(time("1969-12-31T23:59:59Z").unwrap_err().contains("before 1970"));
         assert!(time("999999999999999").unwrap_err().contains("beyond"));
         assert!(time("2030-01-31T12:00:00").is_err(), "without an offset nobody knows when that is");
+    }
+
+    #[test]
+    fn nobody_waits_for_no_time() {
+        for text in ["0s", "0ms", "999us"] {
+            assert_eq!(patience(text), Err("too short: give 1ms or more".to_owned()), "{text}");
+        }
+        assert_eq!(patience("1ms"), Ok(Duration::from_millis(1)));
     }
 
     #[test]

@@ -72,7 +72,7 @@ pub enum LaneError {
     /// The store is damaged or full and cannot go on.
     #[error("the store cannot go on: {0}")]
     Broken(String),
-    /// The lane was released, or its task is gone.
+    /// The lane was released.
     #[error("the partition was released")]
     Closed,
 }

@@ -80,6 +80,7 @@ fn wrong_usage_is_exit_code_2() {
         &["listen", "--group", "g", "--app", "a", "--count", "0"],
         &["listen", "--group", "g", "--app", "a", "--exec", "x", "--outcome", "ok"],
         &["ping", "--timeout", "10us"],
+        &["status", "--request-timeout", "0s"],
         &["demo", "--redis", "http://127.0.0.1:6379"],
         &["bench", "fire", "--redis", "localhost"],
         &["broker", "--redis", "localhost", "--listen", "127.0.0.1:0"],

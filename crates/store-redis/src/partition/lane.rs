@@ -36,10 +36,12 @@ struct Ending {
 impl Drop for Ending {
     /// Watchers of the health learn of the end before callers do.
     fn drop(&mut self) {
+        let mut why = LaneError::Closed;
         if std::thread::panicking() {
             tracing::error!(partition = self.partition.0, "the lane has panicked");
+            why = LaneError::Broken("its lane has panicked".to_owned());
         }
-        end(&self.health, &LaneError::Closed);
+        end(&self.health, &why);
     }
 }
 
