@@ -355,6 +355,9 @@ async fn a_callback_is_never_received_before_its_due_time() {
         let callback = callbacks.recv().await.unwrap();
         assert!(callback.received >= due, "received {} ms early", due.ms_since(callback.received));
         assert_eq!(callback.lateness_ms(), callback.received.ms_since(due));
+        // What a handler reads that asks the client. A due time that is far ahead moves no clock.
+        let now = client.now();
+        assert_eq!(now >= due, ahead_ms == 2, "the client's clock shows {now}, due {due}");
         peer.settle(1).await;
     }
     let now = client.now();

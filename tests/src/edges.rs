@@ -116,7 +116,8 @@ impl Edges {
         for (app, credit) in [(CROWDED, CROWDED_CREDIT), (CROSSED, 30), (STOPPED, 30), (SWAPPED, 30)] {
             let shared = Arc::clone(&shared);
             let dest = shared.dest(app);
-            let take = move |callback| handle(Arc::clone(&shared), number, callback);
+            let asked = handlers.clone();
+            let take = move |callback| handle(Arc::clone(&shared), number, asked.clone(), callback);
             let registration = handlers.register(dest).concurrency(credit).on(take);
             registrations.push(registration.expect("a registration"));
         }
@@ -371,8 +372,8 @@ async fn visit(shared: Arc<EdgesState>) -> (Client, Registration) {
     let mut rng = shared.rng(4);
     loop {
         let (number, client) = shared.client().await;
-        let owned = Arc::clone(&shared);
-        let take = move |callback| handle(Arc::clone(&owned), number, callback);
+        let (owned, asked) = (Arc::clone(&shared), client.clone());
+        let take = move |callback| handle(Arc::clone(&owned), number, asked.clone(), callback);
         let dest = shared.dest(VISITED);
         let registration = client.register(dest).concurrency(30).on(take).expect("a registration");
         shared.pause(rng.random_range(300..2_500)).await;
@@ -445,8 +446,8 @@ async fn cancel(shared: Arc<EdgesState>, mut waiting: mpsc::Receiver<Cancel>) {
     client.close().await.expect("a good end");
 }
 
-async fn handle(shared: Arc<EdgesState>, client: u32, callback: Callback) -> Outcome {
-    let Some(plan) = shared.recorder.delivered_to(client, &callback) else { return Outcome::ok() };
+async fn handle(shared: Arc<EdgesState>, number: u32, client: Client, callback: Callback) -> Outcome {
+    let Some(plan) = shared.recorder.delivered_to(number, &client, &callback) else { return Outcome::ok() };
     let salt = plan.serial << 8 | u64::from(callback.attempt);
     let mut rng = shared.rng(salt);
     let behaviour = match plan.dest.app() {

@@ -112,8 +112,10 @@ pub enum Event {
     Delivered {
         /// When.
         at: u64,
-        /// When, as the client tells it.
+        /// When, as the callback tells it.
         received: u64,
+        /// What the client's clock showed when the handler began.
+        client_clock: u64,
         /// Which client, of those that record.
         client: u32,
         /// Under this id.

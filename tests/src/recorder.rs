@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use mtimer_client::{
-    Callback, Cancelled, Replayed, RequestError, Rescheduled, ScheduleError, Scheduled, TimerId,
+    Callback, Cancelled, Client, Replayed, RequestError, Rescheduled, ScheduleError, Scheduled, TimerId,
 };
 
 use crate::history::{ClockReading, Event, Excuse, Fault, Handled, History, Said};
@@ -43,12 +43,15 @@ impl Recorder {
     }
 
     /// A delivery has arrived. Returns its plan.
-    pub fn delivered(&self, callback: &Callback) -> Option<Plan> {
-        self.delivered_to(0, callback)
+    pub fn delivered(&self, client: &Client, callback: &Callback) -> Option<Plan> {
+        self.delivered_to(0, client, callback)
     }
 
-    /// A delivery has arrived at this one of several clients. Returns its plan.
-    pub fn delivered_to(&self, client: u32, callback: &Callback) -> Option<Plan> {
+    /// A delivery has arrived at this one of several clients, which has this number. Returns its
+    /// plan.
+    pub fn delivered_to(&self, number: u32, client: &Client, callback: &Callback) -> Option<Plan> {
+        // What a handler reads that compares its due time with the clock.
+        let client_clock = client.now().as_ms();
         let at = host_ms();
         let mut history = self.0.lock().unwrap();
         let plan = serial_of(&callback.payload).and_then(|s| history.plans.get(&s).cloned());
@@ -64,7 +67,8 @@ impl Recorder {
         let event = Event::Delivered {
             at,
             received: callback.received.as_ms(),
-            client,
+            client_clock,
+            client: number,
             id: callback.id,
             epoch: callback.epoch.0,
             attempt: callback.attempt,

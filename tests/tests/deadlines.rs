@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mtimer_client::{Callback, Destination, Mode, Outcome};
+use mtimer_client::{Callback, Client, Destination, Mode, Outcome};
 use mtimer_tests::{
     Event, Final, Handled, Launch, Plan, Recorder, Server, ServerOptions, check, counter, drain, host_ms,
     purge,
@@ -58,8 +58,8 @@ async fn run(store: &str, launch: Launch, redis: Option<&Server>, mode: Mode) {
     let plans: Vec<Plan> = (0..TIMERS).map(plan).collect();
     plans.iter().for_each(|plan| recorder.plan(plan.clone()));
     let registration = {
-        let recorder = Arc::clone(&recorder);
-        let take = move |callback| take(Arc::clone(&recorder), callback);
+        let (recorder, asked) = (Arc::clone(&recorder), client.clone());
+        let take = move |callback| take(Arc::clone(&recorder), asked.clone(), callback);
         client.register(dest.clone()).concurrency(1).on(take).unwrap()
     };
     let asked = host_ms();
@@ -90,8 +90,8 @@ async fn run(store: &str, launch: Launch, redis: Option<&Server>, mode: Mode) {
     client.close().await.unwrap();
 }
 
-async fn take(recorder: Arc<Recorder>, callback: Callback) -> Outcome {
-    let Some(plan) = recorder.delivered(&callback) else { return Outcome::ok() };
+async fn take(recorder: Arc<Recorder>, client: Client, callback: Callback) -> Outcome {
+    let Some(plan) = recorder.delivered(&client, &callback) else { return Outcome::ok() };
     tokio::time::sleep(TAKES).await;
     recorder.settled(plan.serial, &callback, Handled::Ok);
     Outcome::ok()

@@ -66,9 +66,9 @@ impl Scene {
         let client = broker.client().await;
         let recorder = Arc::new(Recorder::default());
         let registration = {
-            let recorder = Arc::clone(&recorder);
+            let (recorder, asked) = (Arc::clone(&recorder), client.clone());
             let handle = move |callback: Callback| {
-                if let Some(plan) = recorder.delivered(&callback) {
+                if let Some(plan) = recorder.delivered(&asked, &callback) {
                     recorder.settled(plan.serial, &callback, Handled::Ok);
                 }
                 async { Outcome::ok() }

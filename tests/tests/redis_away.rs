@@ -153,8 +153,9 @@ async fn run(loss: Loss, options: ServerOptions) {
     let recorder = Arc::new(Recorder::default());
     let listener = broker.client().await;
     let registration = {
-        let recorder = Arc::clone(&recorder);
-        listener.on(dest(), move |callback| handle(Arc::clone(&recorder), callback)).unwrap()
+        let (recorder, asked) = (Arc::clone(&recorder), listener.clone());
+        let take = move |callback| handle(Arc::clone(&recorder), asked.clone(), callback);
+        listener.on(dest(), take).unwrap()
     };
     let probed = listener.on(probes(), async |_| Outcome::ok()).unwrap();
     // A short timeout, so that it sees refusals instead of waiting until all is well again.
@@ -279,8 +280,8 @@ async fn is_back(client: &Client) {
     println!("all partitions take timers again after {:?}", began.elapsed());
 }
 
-async fn handle(recorder: Arc<Recorder>, callback: Callback) -> Outcome {
-    if let Some(plan) = recorder.delivered(&callback) {
+async fn handle(recorder: Arc<Recorder>, client: Client, callback: Callback) -> Outcome {
+    if let Some(plan) = recorder.delivered(&client, &callback) {
         recorder.settled(plan.serial, &callback, Handled::Ok);
     }
     Outcome::ok()

@@ -35,7 +35,12 @@ impl Timer<'_> {
             }
             if d.received < d.due {
                 let early = d.due - d.received;
-                let what = format!("received {early} ms before its due time by the client's clock");
+                let what = format!("received {early} ms before its due time, as the callback says");
+                found.push((3, what));
+            }
+            if d.client_clock < d.due {
+                let early = d.due - d.client_clock;
+                let what = format!("its handler began {early} ms before its due time by the client's clock");
                 found.push((3, what));
             }
             let asked_for = |m: &Moved| m.due == d.due && !matches!(m.said, Said::Refused);

@@ -12,6 +12,7 @@ use crate::left::{Final, Left};
 pub(super) struct Seen {
     pub(super) at: u64,
     pub(super) received: u64,
+    pub(super) client_clock: u64,
     pub(super) id: TimerId,
     pub(super) epoch: u64,
     pub(super) attempt: u32,
@@ -76,11 +77,12 @@ pub(super) fn timelines(history: &History, end: &Final) -> BTreeMap<u64, Timelin
             Event::Purge { asked, answered, said } => timeline.purges.push((*asked, *answered, *said)),
             Event::Looked { at, state } => timeline.looks.push((*at, *state)),
             Event::Ended { at, how } => timeline.endings.push((*at, *how)),
-            Event::Delivered { at, received, id, epoch, attempt, due, intact, .. } => {
-                let received = *received;
+            Event::Delivered { at, received, client_clock, id, epoch, attempt, due, intact, client: _ } => {
                 ids.insert(*id, *serial);
+                let (received, client_clock) = (*received, *client_clock);
                 let (at, id, epoch, attempt, due, intact) = (*at, *id, *epoch, *attempt, *due, *intact);
-                timeline.deliveries.push(Seen { at, received, id, epoch, attempt, due, intact });
+                let seen = Seen { at, received, client_clock, id, epoch, attempt, due, intact };
+                timeline.deliveries.push(seen);
             }
             Event::Settled { at, epoch, attempt, outcome } => {
                 timeline.settled.push((*at, *epoch, *attempt, *outcome));

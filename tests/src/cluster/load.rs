@@ -113,7 +113,9 @@ impl Load {
             let client = cluster.client(number).await;
             for app in [STEADY, OTHER, FLAKY, SLOW] {
                 let recorder = Arc::clone(&recorder);
-                let handle = move |callback| handle(self, number, Arc::clone(&recorder), callback);
+                let asked = client.clone();
+                let handle =
+                    move |callback| handle(self, number, asked.clone(), Arc::clone(&recorder), callback);
                 registrations.push(client.on(dest(app), handle).expect("a registration"));
             }
             clients.push(client);
@@ -369,8 +371,14 @@ fn timeout_ms(app: &str) -> u64 {
     }
 }
 
-async fn handle(load: Load, client: u32, recorder: Arc<Recorder>, callback: Callback) -> Outcome {
-    let Some(plan) = recorder.delivered_to(client, &callback) else { return Outcome::ok() };
+async fn handle(
+    load: Load,
+    number: u32,
+    client: Client,
+    recorder: Arc<Recorder>,
+    callback: Callback,
+) -> Outcome {
+    let Some(plan) = recorder.delivered_to(number, &client, &callback) else { return Outcome::ok() };
     behaviour(load, &plan, callback.attempt).carry_out(&recorder, &plan, &callback).await
 }
 

@@ -42,6 +42,7 @@ fn invariant_2_only_what_was_scheduled_fires() {
     let other = Event::Delivered {
         at: DUE,
         received: DUE,
+        client_clock: DUE,
         client: 0,
         id: id(1),
         epoch: EPOCH,
@@ -57,6 +58,7 @@ fn invariant_2_only_what_was_scheduled_fires() {
     let other = Event::Delivered {
         at: DUE + 900,
         received: DUE + 900,
+        client_clock: DUE + 900,
         client: 0,
         id: id(2),
         epoch: EPOCH,
@@ -84,22 +86,25 @@ fn invariant_3_nothing_is_early() {
         .delivered_for(1, DUE - 1, 1, EPOCH, 1)
         .settled(1, 2, EPOCH, 1, Handled::Ok)
         .breaks(3, "nobody asked for");
-    // By the host's clock it came in time, and its handler reads the client's.
-    let seen_early = Event::Delivered {
-        at: DUE + 1,
-        received: DUE - 1,
-        client: 0,
-        id: id(1),
-        epoch: EPOCH,
-        attempt: 1,
-        due: DUE,
-        intact: true,
+    // By the host's clock it came in time, and its handler reads what the client says.
+    let told = |received, client_clock| {
+        let delivered = Event::Delivered {
+            at: DUE + 1,
+            received,
+            client_clock,
+            client: 0,
+            id: id(1),
+            epoch: EPOCH,
+            attempt: 1,
+            due: DUE,
+            intact: true,
+        };
+        Story::default().timer(1).event(1, delivered).settled(1, 2, EPOCH, 1, Handled::Ok)
     };
-    Story::default()
-        .timer(1)
-        .event(1, seen_early)
-        .settled(1, 2, EPOCH, 1, Handled::Ok)
-        .breaks(3, "1 ms before its due time by the client's clock");
+    told(DUE, DUE).holds();
+    told(DUE - 1, DUE).breaks(3, "received 1 ms before its due time, as the callback says");
+    // What the callback says is never below its due time; the clock that a handler asks may be.
+    told(DUE, DUE - 2).breaks(3, "its handler began 2 ms before its due time by the client's clock");
 }
 
 #[test]
@@ -123,6 +128,7 @@ fn invariant_5_duplicates_are_higher_and_have_a_cause() {
             Event::Delivered {
                 at: DUE + 20,
                 received: DUE + 20,
+                client_clock: DUE + 20,
                 client: 1,
                 id: id(1),
                 epoch: EPOCH,

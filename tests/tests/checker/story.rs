@@ -59,6 +59,7 @@ impl Story {
             Event::Delivered {
                 at,
                 received: at.max(due),
+                client_clock: at.max(due),
                 client: 0,
                 id: id(serial),
                 epoch,

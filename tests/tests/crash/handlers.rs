@@ -26,8 +26,9 @@ pub(crate) async fn start(broker: &Broker, recorder: &Arc<Recorder>, seed: u64) 
     for _ in 0..2 {
         let client = broker.client().await;
         let register = |app: &&str| {
-            let recorder = Arc::clone(recorder);
-            client.on(dest(app), move |callback| handle(Arc::clone(&recorder), seed, callback)).unwrap()
+            let (recorder, asked) = (Arc::clone(recorder), client.clone());
+            let take = move |callback| handle(Arc::clone(&recorder), asked.clone(), seed, callback);
+            client.on(dest(app), take).unwrap()
         };
         let registrations = APPS.iter().map(register).collect();
         all.push(Handlers { client, registrations });
@@ -35,8 +36,8 @@ pub(crate) async fn start(broker: &Broker, recorder: &Arc<Recorder>, seed: u64) 
     all
 }
 
-async fn handle(recorder: Arc<Recorder>, seed: u64, callback: Callback) -> Outcome {
-    let Some(plan) = recorder.delivered(&callback) else { return Outcome::ok() };
+async fn handle(recorder: Arc<Recorder>, client: Client, seed: u64, callback: Callback) -> Outcome {
+    let Some(plan) = recorder.delivered(&client, &callback) else { return Outcome::ok() };
     let flaky = plan.dest.app() == FLAKY;
     let behaviour = if flaky { Behaviour::flaky(seed, &plan, callback.attempt) } else { Behaviour::GOOD };
     behaviour.carry_out(&recorder, &plan, &callback).await
