@@ -1,11 +1,16 @@
 //! States in which a broker knows less than usual, or can do less: `mtimer status`, the probes and
 //! the metrics say so, and do not show 0 or *ready* instead.
 
+use std::time::{Duration, Instant};
+
 use mtimer_store_redis::test_support::Server;
 use serde_json::Value;
 
 use crate::harness::wait_for;
 use crate::troubles::{Broker, free_address};
+
+/// How long a client asks for an answer if it is not told otherwise.
+const USUAL_LIMIT: Duration = Duration::from_secs(10);
 
 /// What was counted last is told with its age, and what was never counted is not told: not as 0.
 fn tells_no_false_zero(broker: &Broker) {
@@ -171,4 +176,61 @@ fn brokers_that_are_lost() {
     assert!(gone.iter().all(|address| problems.contains(address)), "{problems}");
     let lost = last.status()["lost_brokers"].as_array().unwrap().clone();
     assert!(lost.len() == 2 && lost.iter().all(|one| one["lost_ms_ago"].is_u64()), "{lost:?}");
+}
+
+#[test]
+fn a_level_that_wants_replicas_and_a_redis_that_has_none() {
+    const LINE: &str = "too few replicas confirm what is written";
+    let redis = Server::start();
+    let level = ["--durability", "redis-replicated", "--partitions", "2"];
+    let broker = Broker::start_unready(&[&["--redis", &redis.url()], &level[..]].concat());
+    broker.shows(
+        LINE,
+        ("mtimer_store_unconfirmed_partitions", 2.0),
+        "too few replicas confirm what is written to 2 partitions: schedules are answered \"stored, not confirmed\"",
+    );
+    let (is_ready, why) = broker.readyz();
+    assert!(!is_ready && why.contains(&format!("{LINE} to 2 partitions")), "{why}");
+    ping_is_as_ready_as_readyz(&broker);
+
+    // The client asks again until then. A broker waits for replicas for 2 s, and for as long behind
+    // another request of the partition.
+    let limit = ["--request-timeout", "6s"];
+    let schedule = |more: &[&str]| {
+        let args = ["schedule", "--group", "g", "--app", "a", "--in", "1h", "--key", "k"];
+        let began = Instant::now();
+        let ended = broker.run(&[&args[..], more, &limit].concat());
+        assert!(began.elapsed() < USUAL_LIMIT, "{:?}: {ended:?}", began.elapsed());
+        ended
+    };
+    let words = "stored, but not confirmed by enough replicas in time";
+    let text = schedule(&[]).code(8);
+    assert!(text.out.is_empty() && text.err.contains(words), "{text:?}");
+    let error = schedule(&["--key-policy", "replace", "--json"]).code(8).json();
+    assert_eq!(error["error"], "unknown", "{error}");
+    assert!(error["message"].as_str().unwrap().contains(words), "{error}");
+    // It is stored.
+    let found = broker.run(&["get", "--group", "g", "--app", "a", "--key", "k", "--json"]).ok().json();
+    assert_eq!(found["state"], "pending", "{found}");
+    let refusals = broker.metric("mtimer_refusals_total{reason=\"not_replicated\"}");
+    assert!(refusals >= Some(2.0), "{refusals:?}");
+
+    // Nothing else is wrong, and nothing else is said.
+    for command in [&["status"][..], &["cluster", "status"]] {
+        let ended = [&[][..], &["--json"]].map(|json| broker.run(&[command, json].concat()).ok());
+        for shown in ended.map(|ended| ended.out) {
+            assert!(shown.contains(LINE), "{shown}");
+            for other in ["not connected", "no owner", "without an owner", "cannot be reached"] {
+                assert!(!shown.contains(other), "{other:?} in {shown}");
+            }
+        }
+    }
+
+    let _replica = redis.add_replica();
+    wait_for("it is ready", || broker.readyz().0.then_some(()));
+    ping_is_as_ready_as_readyz(&broker);
+    assert!(broker.log().contains("replicas confirm what is written again"), "{}", broker.log());
+    assert_eq!(broker.metric("mtimer_store_unconfirmed_partitions"), Some(0.0));
+    schedule(&["--key-policy", "replace"]).ok();
+    wait_for("nothing is said of it", || (!broker.run(&["status"]).ok().out.contains(LINE)).then_some(()));
 }
