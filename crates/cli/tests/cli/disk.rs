@@ -5,10 +5,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use serde_json::Value;
-use tempfile::TempDir;
-
-use crate::harness::{Ended, Running, metric, mtimer, run, wait_for};
+use crate::harness::{Ended, Running, mtimer, run, wait_for};
+use crate::troubles::{Broker, FLAGS};
 
 const MIB: u64 = 1 << 20;
 /// The disk, and what the broker is told of it.
@@ -17,12 +15,7 @@ const WATERMARK: u64 = 400 * MIB;
 const RESERVE: u64 = 256 * MIB;
 
 /// A broker with a disk of its own.
-struct OnSmallDisk {
-    folder: TempDir,
-    broker: Running,
-    addr: String,
-    http: String,
-}
+struct OnSmallDisk(Broker);
 
 impl OnSmallDisk {
     /// Starts one. Whoever runs the test must be root, or may make user namespaces: otherwise there
@@ -46,10 +39,7 @@ impl OnSmallDisk {
         let plain = mtimer(&[]);
         let mut command = apart();
         command.args(["sh", "-c", &mount]).arg(plain.get_program());
-        command
-            .args(["broker", "--json", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"])
-            .args(["--partitions", "2", "--data"])
-            .arg(data);
+        command.args(FLAGS).arg("--data").arg(data);
         command.args(flags).stdin(Stdio::null()).stdout(Stdio::piped());
         for (name, value) in plain.get_envs() {
             match value {
@@ -57,15 +47,11 @@ impl OnSmallDisk {
                 None => command.env_remove(name),
             };
         }
-        let log = File::create(folder.path().join("log")).unwrap();
-        let mut broker = Running::spawn_logging_to(log, command);
-        let ready: Value = serde_json::from_str(&broker.line()).unwrap();
-        let [addr, http] = ["listening", "http"].map(|name| ready[name].as_str().unwrap().to_owned());
-        Some(Self { folder, broker, addr, http })
+        Some(Self(Broker::spawn(folder, command)))
     }
 
     fn run(&self, args: &[&str]) -> Ended {
-        run(&[args, &["--broker", &self.addr]].concat())
+        self.0.run(args)
     }
 
     fn schedule(&self, after: &str) -> Ended {
@@ -78,17 +64,17 @@ impl OnSmallDisk {
     }
 
     fn free_by_metrics(&self) -> Option<f64> {
-        metric(&self.http, "mtimer_store_disk_free_bytes")
+        self.0.metric("mtimer_store_disk_free_bytes")
     }
 
     fn log(&self) -> String {
-        std::fs::read_to_string(self.folder.path().join("log")).unwrap()
+        self.0.log()
     }
 
     /// The disk as the broker sees it.
     fn disk(&self) -> PathBuf {
-        let root = format!("/proc/{}/root", self.broker.pid());
-        Path::new(&root).join(self.folder.path().strip_prefix("/").unwrap()).join("disk")
+        let root = format!("/proc/{}/root", self.0.running.pid());
+        Path::new(&root).join(self.0.folder.path().strip_prefix("/").unwrap()).join("disk")
     }
 
     /// Leaves so many bytes free: fills a file, or cuts it.
@@ -121,6 +107,7 @@ fn a_disk_that_fills_up_is_told_of_and_refuses_only_what_adds() {
     let flags = ["--disk-watermark", &watermark, "--disk-reserve", &reserve];
     let Some(broker) = OnSmallDisk::start(&flags) else { return };
     assert!(broker.free() > WATERMARK);
+    assert_eq!(broker.0.metric("mtimer_store_disk_level"), Some(0.0));
     let id = |ended: Ended| ended.ok().out.trim().to_owned();
     let (kept, cancelled) = (id(broker.schedule("1h")), id(broker.schedule("1h")));
     assert_eq!(broker.log().matches("free space").count(), 0);
@@ -129,6 +116,9 @@ fn a_disk_that_fills_up_is_told_of_and_refuses_only_what_adds() {
     wait_for("warned", || {
         broker.log().contains("free space on the disk of the data directory is low").then_some(())
     });
+    let is_said = |words: &str| broker.run(&["status"]).ok().out.contains(words).then_some(());
+    wait_for("it is said", || is_said("! the disk of the data directory is nearly full: "));
+    assert_eq!(broker.0.metric("mtimer_store_disk_level"), Some(1.0));
     // Nobody listens before the disk is full: it fires then, whether it is due or parked.
     let fired = id(broker.schedule("5s"));
 
@@ -138,7 +128,12 @@ fn a_disk_that_fills_up_is_told_of_and_refuses_only_what_adds() {
     let free = broker.free();
     assert!(free < RESERVE, "{free}");
     wait_for("the metric", || broker.free_by_metrics().filter(|free| *free < RESERVE as f64));
-    let disk = broker.folder.path().join("disk");
+    broker.0.shows(
+        "the disk of the data directory is full but for the reserve",
+        ("mtimer_store_disk_level", 2.0),
+        "new timers are refused: the disk of the data directory has ",
+    );
+    let disk = broker.0.folder.path().join("disk");
     for part in ["the store is full", "bytes are free at", disk.to_str().unwrap(), "free space there"] {
         assert!(refused.err.contains(part), "{refused:?}");
     }
@@ -146,7 +141,7 @@ fn a_disk_that_fills_up_is_told_of_and_refuses_only_what_adds() {
     broker.run(&["cancel", &cancelled]).ok();
     // What is stored is delivered and settled.
     let mut listener =
-        Running::start(&["listen", "--group", "g", "--app", "a", "--json", "--broker", &broker.addr]);
+        Running::start(&["listen", "--group", "g", "--app", "a", "--json", "--broker", &broker.0.addr]);
     let line = listener.line();
     assert!(line.contains(&fired), "{fired} in {line}");
     wait_for("settled", || {
@@ -159,6 +154,7 @@ fn a_disk_that_fills_up_is_told_of_and_refuses_only_what_adds() {
 
     broker.leave(DISK);
     wait_for("taken again", || (broker.schedule("1ms").code == 0).then_some(()));
+    wait_for("the metric", || broker.0.metric("mtimer_store_disk_level").filter(|level| *level == 0.0));
     assert!(listener.line().contains("\"payload\""));
     wait_for("told", || broker.log().contains("there is enough free space").then_some(()));
     broker.run(&["reschedule", &kept, "--in", "2h"]).ok();
@@ -173,7 +169,7 @@ fn a_disk_that_somebody_else_fills_stops_the_broker_until_there_is_space_again()
         return;
     };
     let mut listener =
-        Running::start(&["listen", "--group", "g", "--app", "a", "--json", "--broker", &broker.addr]);
+        Running::start(&["listen", "--group", "g", "--app", "a", "--json", "--broker", &broker.0.addr]);
     let stored = broker.schedule("20s").ok().out.trim().to_owned();
     broker.leave(0);
     // A cancel of an id that is nowhere is remembered, so it is written whatever the reserve.
@@ -191,7 +187,7 @@ fn a_disk_that_somebody_else_fills_stops_the_broker_until_there_is_space_again()
         broker.run(&["schedule", "--group", "g", "--app", "a", "--in", "1h", "--request-timeout", "1s"]).code,
         0
     );
-    assert_eq!(broker.broker.try_wait(), None, "the broker lives: {}", broker.log());
+    assert_eq!(broker.0.running.try_wait(), None, "the broker lives: {}", broker.log());
 
     broker.leave(DISK);
     let line = listener.line();

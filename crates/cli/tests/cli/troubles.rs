@@ -4,6 +4,7 @@
 
 use std::fs::File;
 use std::path::Path;
+use std::process::Command;
 use std::thread;
 
 use mtimer_store_redis::test_support::Server;
@@ -15,21 +16,27 @@ use crate::harness::{Done, Ended, Running, http_get, metric, mtimer, run, wait_f
 /// What is in the timers, and in no log.
 const PAYLOAD: &str = "a-secret-of-the-customer";
 
+/// A broker that says where it listens, at ports that are free.
+pub(crate) const FLAGS: [&str; 8] =
+    ["broker", "--json", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--partitions", "2"];
+
 /// A broker, and what can be asked of it.
 pub(crate) struct Broker {
-    folder: TempDir,
-    running: Running,
+    pub(crate) folder: TempDir,
+    pub(crate) running: Running,
     pub(crate) addr: String,
     http: String,
 }
 
 impl Broker {
     pub(crate) fn start(flags: &[&str]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        Self::spawn(tempfile::tempdir().unwrap(), mtimer(&[&FLAGS, flags].concat()))
+    }
+
+    /// Starts one with a command that gives it the [`FLAGS`]. Its log is in the folder.
+    pub(crate) fn spawn(folder: TempDir, command: Command) -> Self {
         let log = File::create(folder.path().join("log")).unwrap();
-        let args =
-            ["broker", "--json", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--partitions", "2"];
-        let mut running = Running::spawn_logging_to(log, mtimer(&[&args[..], flags].concat()));
+        let mut running = Running::spawn_logging_to(log, command);
         let ready: Value = serde_json::from_str(&running.line()).unwrap();
         let [addr, http] = ["listening", "http"].map(|name| ready[name].as_str().unwrap().to_owned());
         Self { folder, running, addr, http }
@@ -331,5 +338,141 @@ fn whether_anything_was_lost() {
         let log = broker.log();
         let line = log.lines().find(|line| line.contains("ownerships of partitions have ended"))?;
         line.contains("rolled_back ").then_some(())
+    });
+}
+
+#[test]
+fn whether_stored_timers_were_lost() {
+    let redis = Server::start();
+    let broker = Broker::start(&["--redis", &redis.url(), "--preload", "1s"]);
+    // It is loaded a second before it is due, and has no keys by then.
+    broker.run(&["schedule", "--group", "g", "--app", "a", "--in", "15s"]).ok();
+    let slots: Vec<String> = redis.call(&["KEYS", "slot:*"]);
+    let [slot] = &slots[..] else { panic!("{slots:?}") };
+    assert_eq!(redis.call::<u64>(&["DEL", slot]), 1);
+    broker.shows(
+        "a slot with timers is empty: the store lost keys",
+        ("mtimer_store_lost_slots_total", 1.0),
+        "Redis has lost timers: 1 slot that had some was found empty ",
+    );
+    let log = broker.log();
+    let line = log.lines().find(|line| line.contains("a slot with timers is empty")).unwrap();
+    assert!(line.contains("ERROR") && line.contains("partition=") && line.contains(slot), "{line}");
+}
+
+#[test]
+fn why_a_cancel_was_too_late() {
+    let (_data, broker) = Broker::embedded(&["--retry", "1h", "--callback-timeout", "10m"]);
+    let get = |id: &str| broker.run(&["get", id, "--json"]).ok().json();
+    let cancel = |id: &str| {
+        let ended = broker.run(&["cancel", id, "--json"]).code(6);
+        assert_eq!(ended.json()["result"], "too-late", "{ended:?}");
+    };
+    let may_end = |app: &str| broker.folder.path().join(app);
+    let listen = |app: &str, code: u32| {
+        let exec = format!("while ! test -e {}; do sleep 0.02; done; exit {code}", may_end(app).display());
+        broker.start_client(&["listen", "--group", "g", "--app", app, "--exec", &exec])
+    };
+    let in_flight = |app: &str| {
+        let id = broker.schedule(app);
+        wait_for("a handler has it", || (get(&id)["state"] == "in-flight").then_some(()));
+        id
+    };
+
+    // A handler has it, and fails: there is no other attempt.
+    let _failing = listen("failing", 75);
+    let id = in_flight("failing");
+    assert_eq!(get(&id)["stopped"], false);
+    cancel(&id);
+    let found = get(&id);
+    assert_eq!((&found["state"], &found["stopped"]), (&"in-flight".into(), &true.into()), "{found}");
+    assert!(!broker.log().contains("a timer became a dead letter"), "{}", broker.log());
+    File::create(may_end("failing")).unwrap();
+    let died = |id: &str| -> Value {
+        wait_for("a dead letter", || (get(id)["state"] == "dead").then_some(()));
+        let dead = broker.run(&["dead", "get", id, "--json"]).ok().json();
+        assert_eq!(dead["reason"], "stopped", "{dead}");
+        dead
+    };
+    let error = died(&id)["last_error"].take();
+    assert_eq!(error, "the command ended with exit code 75 and wants to be tried again");
+    let line = format!("id={id}");
+    let line = wait_for("its line", || {
+        let log = broker.log();
+        let mut lines = log.lines().filter(|line| line.contains("a timer became a dead letter"));
+        lines.find(|text| text.contains(&line)).map(str::to_owned)
+    });
+    assert!(line.contains("reason=\"stopped\""), "{line}");
+    broker.shows(
+        "a timer became a dead letter",
+        ("mtimer_cancels_total{outcome=\"too_late\"}", 1.0),
+        "1 timer died",
+    );
+
+    // It waits for a retry: no handler has it, so the cancel ends it.
+    let id = broker.schedule("failing");
+    wait_for("a retry", || (get(&id)["state"] == "retrying").then_some(()));
+    cancel(&id);
+    died(&id);
+
+    // A handler has it, and succeeds: nothing is kept.
+    let _good = listen("good", 0);
+    let id = in_flight("good");
+    cancel(&id);
+    File::create(may_end("good")).unwrap();
+    wait_for("nothing is left", || (broker.run(&["get", &id]).code == 5).then_some(()));
+    assert_eq!(broker.metric("mtimer_cancels_total{outcome=\"too_late\"}"), Some(3.0));
+    assert_eq!(broker.metric("mtimer_dead_letters_total{reason=\"stopped\"}"), Some(2.0));
+}
+
+/// With it a process has a clock of its own, which is as much off as a file says.
+const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
+
+#[test]
+fn whether_time_goes_on() {
+    assert!(Path::new(FAKETIME).exists(), "{FAKETIME} is missing: install the Debian package faketime");
+    let folder = tempfile::tempdir().unwrap();
+    let [off, new, data] = ["off", "new", "timers"].map(|name| folder.path().join(name));
+    let set_clock = |by: &str| {
+        // Replaced in one step, so that no process reads half of it.
+        std::fs::write(&new, by).unwrap();
+        std::fs::rename(&new, &off).unwrap();
+    };
+    set_clock("+0");
+    let mut command = mtimer(&[&FLAGS[..], &["--data", data.to_str().unwrap()]].concat());
+    command
+        .env("LD_PRELOAD", FAKETIME)
+        .env("FAKETIME_TIMESTAMP_FILE", &off)
+        .env("FAKETIME_NO_CACHE", "1")
+        .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    let broker = Broker::spawn(folder, command);
+    assert_eq!(broker.metric("mtimer_clock_standstill_seconds"), Some(0.0));
+    set_clock("-3600");
+    broker.shows(
+        "the deciding clock has stepped back",
+        ("mtimer_clock_standstill_seconds", 3_000.0),
+        "time has stood still for ",
+    );
+    let status = broker.run(&["status"]).ok().out;
+    let line = status.lines().find(|line| line.contains("time has stood still for ")).unwrap();
+    let left = [" and goes on in 5", " and goes on in 1h"];
+    assert!(left.iter().any(|left| line.contains(left)), "{line}");
+    let (is_ready, why) = broker.readyz();
+    assert!(!is_ready && why.contains("the deciding clock was set back"), "{why}");
+    // Nothing becomes due meanwhile.
+    let schedule = ["schedule", "--group", "g", "--app", "a", "--in", "10ms"];
+    let id = broker.run(&schedule).ok().out.trim().to_owned();
+    assert_eq!(broker.run(&["get", &id, "--json"]).ok().json()["state"], "pending");
+
+    set_clock("+0");
+    wait_for("it is ready again", || broker.readyz().0.then_some(()));
+    wait_for("time goes on", || {
+        (broker.metric("mtimer_clock_standstill_seconds") == Some(0.0)).then_some(())
+    });
+    let line = broker.run(&["listen", "--group", "g", "--app", "a", "--count", "1", "--json"]).ok().json();
+    assert_eq!(line["id"], id.as_str());
+    let is_told = |line: &str| line.contains("time has stood still");
+    wait_for("nothing is said of it", || {
+        (!broker.run(&["status"]).ok().out.lines().any(is_told)).then_some(())
     });
 }
