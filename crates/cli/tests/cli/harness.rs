@@ -299,8 +299,13 @@ impl Dev {
 
     /// Stops it gracefully.
     pub(crate) fn stop(&mut self) -> i32 {
+        self.end("TERM")
+    }
+
+    /// Ends it by a signal; its exit code.
+    pub(crate) fn end(&mut self, signal: &str) -> i32 {
         let running = self.running.take().unwrap();
-        running.signal("TERM");
+        running.signal(signal);
         running.wait().0
     }
 

@@ -1,10 +1,11 @@
 //! listen: what it prints, what it answers, and when it ends.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Dev, end, mtimer};
+use crate::harness::{Dev, Running, end, mtimer, wait_for};
 
 const LISTEN: [&str; 6] = ["listen", "--group", "g", "--app", "a", "--json"];
 
@@ -178,4 +179,43 @@ fn it_ends_when_told_to_and_when_nobody_reads() {
     assert_eq!(closing.join().unwrap(), 0, "no panic");
     let lines = dev.run(&listen(&["--count", "1"])).ok().lines();
     assert_eq!(lines[0]["id"], id.as_str());
+}
+
+#[test]
+fn it_says_that_its_only_broker_has_stopped_and_that_it_is_back() {
+    let mut dev = Dev::start();
+    let said = dev.data.path().join("said");
+    let mut listener = Running::logging_to(File::create(&said).unwrap(), &dev.args(&LISTEN));
+    let said = || std::fs::read_to_string(&said).unwrap();
+    let is_served = |dev: &Dev, listener: &mut Running| {
+        let id = dev.schedule(&["--in", "0s"]);
+        let line = listener.line();
+        assert!(line.contains(&id), "{id} in {line:?}");
+    };
+    is_served(&dev, &mut listener);
+    assert_eq!(said(), "");
+    let broker = format!("broker=\"{}\"", dev.addr);
+    let lines = |words: &str, times: usize| {
+        let text = said();
+        let lines: Vec<_> = text.lines().filter(|line| line.contains(words)).map(str::to_owned).collect();
+        assert!(lines.iter().all(|line| line.contains("WARN") && line.contains(&broker)), "{text}");
+        assert!(lines.len() <= times, "{text}");
+        (lines.len() == times).then_some(lines)
+    };
+    let (lost, back) =
+        ("the last connection is lost, and is tried again until a broker answers", "connected again");
+    // In order, and by a crash.
+    for (times, name) in [(1, "TERM"), (2, "KILL")] {
+        assert_eq!(dev.end(name), if name == "TERM" { 0 } else { -1 });
+        wait_for("the loss is said", || lines(lost, times));
+        assert_eq!(lines(back, times - 1).map(|lines| lines.len()), Some(times - 1));
+        dev.crash();
+        let told = wait_for("the return is said", || lines(back, times));
+        assert!(told.iter().all(|line| line.contains("away_ms=")), "{told:?}");
+        is_served(&dev, &mut listener);
+    }
+    listener.signal("TERM");
+    assert_eq!(listener.wait().0, 0);
+    let text = said();
+    assert_eq!(text.matches("WARN").count(), 4, "{text}");
 }
