@@ -45,8 +45,8 @@ impl Hosts {
     }
 }
 
-/// Runs a test in a process that has `/etc/hosts` to itself, with this `body`; where there can be no
-/// such process, the test is skipped.
+/// Runs a test in a process that has `/etc/hosts` to itself, with this `body`; where there can be
+/// no such process, the test is skipped.
 fn apart<F: Future<Output = ()>>(test: &str, body: impl FnOnce(Hosts) -> F) {
     if let Some(file) = std::env::var_os(HOSTS) {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
