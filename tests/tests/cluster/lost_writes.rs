@@ -87,6 +87,42 @@ async fn a_master_dies_whose_replica_is_stopped_and_nothing_is_lost() {
     failovers("a replica is stopped", Lag::Stopped, 1).await;
 }
 
+/// Level `redis-replicated` promises what no owner's log can: the owners go with the master.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_whose_replica_is_slow_dies_with_all_brokers_and_nothing_answered_is_lost() {
+    let name = "all brokers and a master die, replicated";
+    let flags = ["--durability", "redis-replicated", "--replicas", "1"].map(str::to_owned).to_vec();
+    let setup = Setup { redis: RedisKind::ReplicatedByProxy, flags, ..Setup::default() };
+    let load = Load { payload_bytes: 1_024, ..Load::light(seed(name)) };
+    let mut scene = Scene::begin_with(name, setup, load).await;
+    for round in 0..if long() { 6 } else { 1 } {
+        let from = now();
+        let master = round % 3;
+        scene.cluster.redis.make_lag(master, Lag::Slow);
+        let mut lacked = 0;
+        let lags = async || {
+            lacked = scene.cluster.redis.lag_of(master);
+            lacked > 0
+        };
+        wait_for("a write that the replica lacks", TIMEOUT, lags).await;
+        let members: Vec<usize> = scene.cluster.up().collect();
+        for &member in &members {
+            scene.cluster.kill(member);
+        }
+        scene.cluster.redis.fail_over(master).await;
+        // Until it is back nothing is confirmed.
+        tokio::task::block_in_place(|| scene.cluster.redis.bring_back(master));
+        for &member in &members {
+            scene.cluster.restart(member).await;
+        }
+        scene.cluster.balanced().await;
+        scene.flows().await;
+        println!("{name}: round {round}: the replica lacked {lacked} bytes, flows after {} ms", now() - from);
+        scene.note(from, format!("all brokers and Redis master {master} died"), Excuse::Duplicates);
+    }
+    scene.end().await;
+}
+
 fn file(scene: &Scene) -> File {
     File::options().write(true).open(scene.cluster.redis.one().append_only_file()).unwrap()
 }
