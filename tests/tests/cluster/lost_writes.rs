@@ -90,10 +90,11 @@ async fn a_master_dies_whose_replica_is_stopped_and_nothing_is_lost() {
 /// Level `redis-replicated` promises what no owner's log can: the owners go with the master.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_whose_replica_is_slow_dies_with_all_brokers_and_nothing_answered_is_lost() {
+    const PAYLOAD_BYTES: u64 = 1_024;
     let name = "all brokers and a master die, replicated";
     let flags = ["--durability", "redis-replicated", "--replicas", "1"].map(str::to_owned).to_vec();
     let setup = Setup { redis: RedisKind::ReplicatedByProxy, flags, ..Setup::default() };
-    let load = Load { payload_bytes: 1_024, ..Load::light(seed(name)) };
+    let load = Load { payload_bytes: PAYLOAD_BYTES as usize, ..Load::light(seed(name)) };
     let mut scene = Scene::begin_with(name, setup, load).await;
     for round in 0..if long() { 6 } else { 1 } {
         let from = now();
@@ -102,9 +103,9 @@ async fn a_master_whose_replica_is_slow_dies_with_all_brokers_and_nothing_answer
         let mut lacked = 0;
         let lags = async || {
             lacked = scene.cluster.redis.lag_of(master);
-            lacked > 0
+            lacked > 2 * PAYLOAD_BYTES
         };
-        wait_for("a write that the replica lacks", TIMEOUT, lags).await;
+        wait_for("timers that the replica lacks", TIMEOUT, lags).await;
         let members: Vec<usize> = scene.cluster.up().collect();
         for &member in &members {
             scene.cluster.kill(member);
