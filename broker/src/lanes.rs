@@ -219,10 +219,8 @@ impl Lanes {
         self.note_up(partition, has_answered(error));
         self.tally.ended(error);
         let epoch = ownership.epoch;
-        // A lane that is closed without being given up has lost its task.
-        let given_up = *error == LaneError::Closed && !self.is_wanted(partition);
         self.acquisitions.note_end(partition, epoch);
-        if !stopping && !given_up {
+        if !stopping && *error != LaneError::Closed {
             // All of them are summed up every ten seconds.
             if self.end_line.is_due(Instant::now().into_std()) {
                 tracing::warn!(%partition, %epoch, %error, "the ownership has ended");

@@ -42,7 +42,7 @@ pub(crate) struct ClientArgs {
     pub(crate) connect_timeout: Duration,
     /// How long a request may wait for its answer, or for a broker that cannot do it yet; up to 30s
     /// for its answer
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = moment::patience, default_value = "10s")]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = moment::timeout, default_value = "10s")]
     #[arg(help_heading = "Connection")]
     pub(crate) request_timeout: Duration,
     #[command(flatten)]

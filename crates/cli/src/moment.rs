@@ -13,7 +13,7 @@ pub(crate) fn span(text: &str) -> Result<Duration, String> {
 }
 
 /// How long to wait for an answer: a duration of 1 ms at least.
-pub(crate) fn patience(text: &str) -> Result<Duration, String> {
+pub(crate) fn timeout(text: &str) -> Result<Duration, String> {
     let span = span(text)?;
     if span < Duration::from_millis(1) { Err("too short: give 1ms or more".into()) } else { Ok(span) }
 }
@@ -142,9 +142,9 @@ mod tests {
     #[test]
     fn nobody_waits_for_no_time() {
         for text in ["0s", "0ms", "999us"] {
-            assert_eq!(patience(text), Err("too short: give 1ms or more".to_owned()), "{text}");
+            assert_eq!(timeout(text), Err("too short: give 1ms or more".to_owned()), "{text}");
         }
-        assert_eq!(patience("1ms"), Ok(Duration::from_millis(1)));
+        assert_eq!(timeout("1ms"), Ok(Duration::from_millis(1)));
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub(crate) struct Ping {
     #[command(flatten)]
     tls: ConnectTlsArgs,
     /// How long it may take altogether
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = moment::patience, default_value = "2s")]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = moment::timeout, default_value = "2s")]
     #[arg(help_heading = "Connection")]
     timeout: Duration,
     /// Fail unless it is ready, as its /readyz says

@@ -159,11 +159,12 @@ async fn an_owner_whose_migrated_record_is_lost_by_a_failover_ends_and_says_so()
     let moved = migration.begin(|_| true);
     assert!(moved.contains(&OWNER.to_owned()), "{moved:?}");
     let (slot, id) = (migration.slot(), migration.cluster.node_id(migration.to));
-    let ended =
-        migration.cluster.nodes[migration.to].try_call::<()>(&["CLUSTER", "SETSLOT", &slot, "NODE", &id]);
-    if let Err(error) = ended {
+    let to = &migration.cluster.nodes[migration.to];
+    if let Err(error) = to.try_call::<()>(&["CLUSTER", "SETSLOT", &slot, "NODE", &id]) {
         assert!(error.to_string().contains("NOREPLICAS"), "{error}");
-        println!("this server ends no migration to a master whose replica lags: it cannot lose this");
+        println!(
+            "this server (Valkey) ends no migration to a master whose replica lags: it cannot lose this"
+        );
         return;
     }
     migration.cluster.finish_migration(OWNER, migration.to);

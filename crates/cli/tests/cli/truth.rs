@@ -1,16 +1,11 @@
 //! States in which a broker knows less than usual, or can do less: `mtimer status`, the probes and
 //! the metrics say so, and do not show 0 or *ready* instead.
 
-use std::time::{Duration, Instant};
-
 use mtimer_store_redis::test_support::Server;
 use serde_json::Value;
 
 use crate::harness::wait_for;
 use crate::troubles::{Broker, free_address};
-
-/// How long a client asks for an answer if it is not told otherwise.
-const USUAL_LIMIT: Duration = Duration::from_secs(10);
 
 /// What was counted last is told with its age, and what was never counted is not told: not as 0.
 fn tells_no_false_zero(broker: &Broker) {
@@ -193,15 +188,11 @@ fn a_level_that_wants_replicas_and_a_redis_that_has_none() {
     assert!(!is_ready && why.contains(&format!("{LINE} to 2 partitions")), "{why}");
     ping_is_as_ready_as_readyz(&broker);
 
-    // The client asks again until then. A broker waits for replicas for 2 s, and for as long behind
-    // another request of the partition.
-    let limit = ["--request-timeout", "6s"];
+    // A broker waits for replicas for 2 s, and for as long behind another request of the partition;
+    // the client asks again as long as its request may take.
     let schedule = |more: &[&str]| {
         let args = ["schedule", "--group", "g", "--app", "a", "--in", "1h", "--key", "k"];
-        let began = Instant::now();
-        let ended = broker.run(&[&args[..], more, &limit].concat());
-        assert!(began.elapsed() < USUAL_LIMIT, "{:?}: {ended:?}", began.elapsed());
-        ended
+        broker.run(&[&args[..], more].concat())
     };
     let words = "stored, but not confirmed by enough replicas in time";
     let text = schedule(&[]).code(8);

@@ -192,3 +192,25 @@ async fn carry_out(owner: &mut Owner, call: Call, handed: HandedOver) -> Result<
         }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_lane_that_panics_is_broken_and_was_not_released() {
+        let (health, watched) = watch::channel(Health::Up);
+        let (_handle, calls) = mpsc::unbounded_channel();
+        let closed = CancellationToken::new();
+        let ending =
+            Ending { partition: PartitionId(0), health, calls, _closed: closed.clone().drop_guard() };
+        let task = async move {
+            let _ending = ending;
+            panic!("as a defect would");
+        };
+        assert!(tokio::spawn(task).await.is_err_and(|error| error.is_panic()));
+        assert!(closed.is_cancelled(), "nobody waits");
+        let ended = watched.borrow();
+        assert!(matches!(*ended, Health::Ended(LaneError::Broken(_))), "{ended:?}");
+    }
+}

@@ -165,7 +165,11 @@ impl Content<'_> {
     fn applied(&self, op: &Op, program: &mut Program<'_>) -> Answer {
         let byte = program.byte();
         if byte >= 0xf0 {
-            let adds = op.is().adds;
+            let adds = match op {
+                Op::Schedule(_) | Op::Reschedule(_) | Op::Replay(_) => true,
+                Op::Cancel(_) | Op::Take(_) | Op::Settle(_) | Op::Park(_) | Op::Unpark(_) => false,
+                Op::Purge(_) | Op::Trim(_) => false,
+            };
             return Answer::Refused(match byte % 3 {
                 0 if adds => Refusal::OutOfMemory,
                 1 => Refusal::NotReplicated,
