@@ -19,8 +19,8 @@ pub enum HandlerOutcome {
         /// Why; kept with the dead letter, cut at 512 bytes.
         error: String,
     },
-    /// No handler has seen this delivery. The timer is delivered again as the same attempt; while an
-    /// edit of it is under way, the attempt counts as failed.
+    /// No handler has seen this delivery. The timer is delivered again as the same attempt; while
+    /// an edit of it is under way, the attempt counts as failed.
     NotBegun,
 }
 

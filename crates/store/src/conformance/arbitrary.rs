@@ -102,8 +102,8 @@ pub(super) fn arbitrary_timer(r: &mut SeededRandom, kit: &Kit, dests: &[Destinat
     Timer { id, dest, key, due, mode, deadline, payload, headers, ..kit.timer(due) }
 }
 
-/// An operation of a kind around a timer; of [`Kind::Again`], for want of one that was asked before,
-/// a take.
+/// An operation of a kind around a timer; of [`Kind::Again`], for want of one that was asked
+/// before, a take.
 pub(super) fn arbitrary_op(kind: Kind, timer: Timer, now: Time, r: &mut SeededRandom) -> Op {
     let id = timer.id;
     let fire = arbitrary_time(r, now);

@@ -1,4 +1,5 @@
-//! Edits that cross with an outcome on its way to the store, or with a write that the store puts off.
+//! Edits that cross with an outcome on its way to the store, or with a write that the store puts
+//! off.
 
 use super::*;
 
