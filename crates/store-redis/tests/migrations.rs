@@ -102,6 +102,8 @@ enum Before {
     Nothing,
     /// One of its timers is acknowledged.
     Acknowledged,
+    /// Another owner acquires the partition.
+    TakenOver,
 }
 
 /// The owner record and all other keys come to the promoted replica afterwards: the sequence number
@@ -109,7 +111,7 @@ enum Before {
 async fn loses_one_slot(before: Before) {
     let lines = Lines::collect();
     let mut migration = Migration::start().await;
-    let owner = Owner::of(connect(RedisOptions::new(migration.cluster.urls(), "t")).await).await;
+    let mut owner = Owner::of(connect(RedisOptions::new(migration.cluster.urls(), "t")).await).await;
     // The first two are in one slot.
     let [at, later] = [600_000, 7_200_000].map(|ms| Time::from_ms((now() + ms).as_ms() / 60_000 * 60_000));
     let timers = [timer(at, 5), timer(at + 1, 5), timer(later, 5)];
@@ -125,6 +127,7 @@ async fn loses_one_slot(before: Before) {
     match before {
         Before::Nothing => {}
         Before::Acknowledged => assert_eq!(owner.one(ack(timers[0].id)).await, Answer::Gone),
+        Before::TakenOver => owner = Owner::of(owner.store).await,
     }
     let loaded = timeout(WITHIN, owner.load(now() + 24 * 3_600_000)).await.unwrap();
     let left: Vec<_> = loaded.iter().map(|timer| timer.record.timer.id).collect();
@@ -143,6 +146,11 @@ async fn a_slot_that_the_new_node_of_its_hash_slot_loses_by_a_failover_is_told_o
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_that_a_migration_has_lost_is_told_of_after_one_of_its_timers_was_not_found() {
     loses_one_slot(Before::Acknowledged).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_that_a_migration_has_lost_is_told_of_by_the_next_owner() {
+    loses_one_slot(Before::TakenOver).await;
 }
 
 /// Everything was moved, and the migration was over. The replica that takes over has nothing of it,

@@ -163,11 +163,6 @@ impl Catalog {
         self.slots.get(&slot).is_none_or(|entry| entry.ids.is_known())
     }
 
-    /// Whether there is a slot that has timers, all of which this owner has filed or read.
-    pub(crate) fn has_timers(&self, slot: SlotKey) -> bool {
-        self.slots.get(&slot).is_some_and(|entry| entry.ids.is_known() && entry.timers > 0)
-    }
-
     /// The slots in which a timer without an entry in `moved` may be, most likely slot first.
     /// Mostly none for a new timer, and one for a stored one.
     pub(crate) fn candidates(&self, id: TimerId) -> Vec<SlotKey> {

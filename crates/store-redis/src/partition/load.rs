@@ -37,6 +37,17 @@ struct StoredTimer {
     is_implied: bool,
 }
 
+/// A slot, as it was read.
+struct StoredSlot {
+    /// The timers that can be read.
+    timers: Vec<StoredTimer>,
+    /// Nothing is in it, not even a record that cannot be read.
+    is_empty: bool,
+    /// It had nothing when it was read. A slot that is emptied leaves its index with the same
+    /// write, so its timers were lost.
+    is_lost: bool,
+}
+
 impl Owner {
     /// See [`mtimer_store::Call::Load`].
     pub(crate) async fn load(&mut self, load: Load) -> Result<Loaded, LaneError> {
@@ -85,12 +96,10 @@ impl Owner {
     ) -> Result<usize, LaneError> {
         let contents = self.read_stored(slots).await?;
         let mut draft = Draft::default();
-        for (slot, (_, is_empty)) in slots.iter().zip(&contents) {
-            if *is_empty && self.catalog.has_timers(*slot) {
-                self.writer
-                    .log()
-                    .incidents()
-                    .lost_key(self.partition(), &self.space.hash(HashKey::Slot(*slot)));
+        for (slot, StoredSlot { is_empty, is_lost, .. }) in slots.iter().zip(&contents) {
+            if *is_lost && !broken!(LostSlotsPassedOver) {
+                let key = self.space.hash(HashKey::Slot(*slot));
+                self.writer.log().incidents().lost_key(self.partition(), &key);
             }
             let index = self.catalog.index(*slot);
             if *is_empty || index != IndexKey::Copy {
@@ -102,7 +111,7 @@ impl Owner {
         }
         self.write_anyway(draft, claim).await?;
         let mut content = 0;
-        for (slot, (stored, _)) in slots.iter().zip(contents) {
+        for (slot, StoredSlot { timers: stored, .. }) in slots.iter().zip(contents) {
             let bytes = stored.iter().map(|timer| timer.value.len()).sum();
             self.catalog.read_whole(*slot, stored.iter().map(|timer| timer.id), bytes);
             for StoredTimer { row, .. } in stored {
@@ -115,12 +124,12 @@ impl Owner {
         Ok(content)
     }
 
-    /// The timers of slots that can be read, and whether a slot is empty. First removes leftovers
-    /// of writes that were cut off when an earlier owner died.
-    async fn read_stored(&mut self, slots: &[SlotKey]) -> Result<Vec<(Vec<StoredTimer>, bool)>, LaneError> {
+    /// Reads slots. First removes leftovers of writes that were cut off when an earlier owner died.
+    async fn read_stored(&mut self, slots: &[SlotKey]) -> Result<Vec<StoredSlot>, LaneError> {
         let keys = slots.iter().map(|slot| self.space.hash(HashKey::Slot(*slot)));
         let contents = self.writer.read_each("HGETALL", keys).await?.into_iter().map(Reply::into_pairs);
         let mut contents: Vec<_> = contents.map(|pairs| (pairs.len(), self.stored(pairs))).collect();
+        let lost: Vec<bool> = contents.iter().map(|(count, _)| *count == 0).collect();
         let mut lookup = FieldLookup::default();
         let mut doubtful = HashMap::new();
         for (slot, (_, stored)) in slots.iter().zip(&contents) {
@@ -147,7 +156,8 @@ impl Owner {
             *count -= leftovers.len() - before;
         }
         self.remove_leftovers(&leftovers).await?;
-        Ok(contents.into_iter().map(|(count, stored)| (stored, count == 0)).collect())
+        let slot = |((count, timers), is_lost)| StoredSlot { timers, is_empty: count == 0, is_lost };
+        Ok(contents.into_iter().zip(lost).map(slot).collect())
     }
 
     /// The timers of a slot that can be read.
@@ -165,7 +175,7 @@ impl Owner {
     async fn split(&mut self, slots: &[SlotKey]) -> Result<(), LaneError> {
         let contents = self.read_stored(slots).await?;
         let mut timers = Vec::new();
-        for (from, (stored, _)) in slots.iter().zip(contents) {
+        for (from, StoredSlot { timers: stored, .. }) in slots.iter().zip(contents) {
             if stored.is_empty() {
                 // Empty: loading it takes it out of its index. All damaged: loading it moves it to
                 // the index of loaded slots.

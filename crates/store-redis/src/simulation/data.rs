@@ -123,6 +123,11 @@ impl Data {
         }
     }
 
+    /// The server loses a hash.
+    pub(crate) fn remove(&mut self, key: &[u8]) {
+        assert!(self.hashes.remove(key).is_some());
+    }
+
     /// All keys of hashes and sorted sets.
     pub(crate) fn keys(&self) -> Vec<String> {
         let keys = self.hashes.keys().chain(self.sorted.keys());

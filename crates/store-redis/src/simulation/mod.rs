@@ -9,6 +9,7 @@
 //! | `arbitrary` | random timers and times |
 //! | `rules` | each rule of the design, broken on purpose and found |
 //! | `replaced` | a master that is replaced and serves on, and Sentinels that lag |
+//! | `lost` | a key that is lost although the sequence number shows no loss |
 //! | `torn` | an owner that dies while its last write is cut off half way |
 //!
 //! `MTIMER_SIM_SEED` repeats one seed, `MTIMER_SIM_SEEDS` says how many are run.
@@ -16,6 +17,7 @@
 mod arbitrary;
 mod compare;
 mod data;
+mod lost;
 mod replaced;
 mod rules;
 mod run;
@@ -38,6 +40,8 @@ pub(crate) enum Broken {
     FreeingRefused,
     /// Slots that were found at the acquisition are taken for empty.
     FoundSlotsTakenForEmpty,
+    /// Nobody is told of a slot that is in an index and has nothing.
+    LostSlotsPassedOver,
     /// Keys that were found at the acquisition are taken for free.
     FoundKeysTakenForFree,
     /// Keys that were found at the acquisition are taken for this owner's.

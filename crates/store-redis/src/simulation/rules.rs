@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::arbitrary::PARTITION;
 use super::run::{Check, Run, acquire_next, alive, block_on, empty, run, run_untrimmed, same, timer};
-use super::{Broken, replaced, torn, with_broken};
+use super::{Broken, lost, replaced, torn, with_broken};
 use crate::keyspace::keys::{HashKey, Keyspace};
 use crate::partition::handed::HandedOver;
 use crate::partition::lane::RedisLane;
@@ -61,6 +61,11 @@ fn what_frees_is_not_refused_by_a_full_store() {
 #[test]
 fn slots_that_were_found_may_have_any_id() {
     is_found_by(Broken::FoundSlotsTakenForEmpty, run);
+}
+
+#[test]
+fn a_lost_slot_is_told_of() {
+    is_found_by(Broken::LostSlotsPassedOver, lost::is_told_of);
 }
 
 #[test]

@@ -384,7 +384,7 @@ impl Run {
         Ok(())
     }
 
-    /// Ends every timer. Then nothing is left.
+    /// Ends every timer. Then nothing is left, and no slot was taken for lost.
     pub(super) async fn drain(&mut self) -> Check {
         let ids: Vec<_> = self.model.timers.keys().copied().collect();
         for id in ids {
@@ -396,6 +396,7 @@ impl Run {
         }
         self.catch_up().await?;
         self.server.state().calm();
+        same("slots taken for lost", &self.shared.log_budget.status().lost_slots, &0)?;
         self.is_empty().await
     }
 }
