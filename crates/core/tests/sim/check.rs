@@ -236,7 +236,7 @@ impl History {
                 None => Some("deadline: expired, and has none"),
                 // A timer that has failed, and whose next attempt would come after the deadline,
                 // ends when that is known.
-                Some(deadline) if now < deadline && life.sent.is_empty() && !life.given_back => {
+                Some(deadline) if now < deadline && life.sent.is_empty() && life.given_back.is_none() => {
                     Some("deadline: expired before it")
                 }
                 Some(_) => None,
@@ -294,10 +294,11 @@ impl History {
     pub(super) fn check_stopped(&mut self, ms: u64, now: Time, quiet_ms: u64) {
         let found = self.live().find(|(_, l)| {
             let stopped = l.too_late.filter(|a| !l.replayed_since(a.applied));
+            let mut sent = l.sent.iter().map(|s| s.time).chain(l.given_back);
             let waits = match l.place {
                 // A timer that has been sent for this time waits for no other, though the clock
                 // went back.
-                Some(Place::Pending { fire, .. }) => fire > now && l.sent.iter().all(|s| s.time < fire),
+                Some(Place::Pending { fire, .. }) => fire > now && sent.all(|time| time < fire),
                 _ => false,
             };
             let since = |at: u64| ms.saturating_sub(at) > quiet_ms;
