@@ -17,15 +17,15 @@ pub(super) fn is_told_of(seed: u64) -> Check {
         if slots.is_empty() {
             return Ok(());
         }
-        // Before it is lost, behind it, or both: an owner may find the slot full, empty, or not be
-        // the one that has filed its timers.
-        let [before, behind] = [run.random.one_in(2), run.random.one_in(2)];
+        // Another owner takes over before the loss, after it, both or neither: the one that reads
+        // the slot has filed its timers, has found it full, or has found it empty.
+        let [before, after] = [run.random.one_in(2), run.random.one_in(2)];
         let lost = &slots[run.random.below(slots.len() as u64) as usize];
         if before {
             next_owner(&mut run).await?;
         }
         run.server.state().data.remove(lost.as_bytes());
-        if behind {
+        if after {
             next_owner(&mut run).await?;
         }
         for _ in 0..2 {
@@ -35,7 +35,7 @@ pub(super) fn is_told_of(seed: u64) -> Check {
         next_owner(&mut run).await?;
         run.load_all(run.now + 4_000 * DAY).await?;
         let told = run.shared.log_budget.status().lost_slots;
-        same(&format!("slots that were lost of {slots:?}: {lost}, {before}, {behind}"), &told, &1)
+        same(&format!("slots that were lost of {slots:?}: {lost}, {before}, {after}"), &told, &1)
     })
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use mtimer_core::{Call, CallAnswer};
 use mtimer_protocol::Delivery;
+use mtimer_store::conformance::properties;
 use mtimer_store::ops::{Cancel, Reschedule, Schedule, Settle};
 use mtimer_store::{
     Answer, CancelAnswer, Census, DeadLetter, Health, InFlight, LaneError, ListPage, Listed, Listing, Loaded,
@@ -165,11 +166,7 @@ impl Content<'_> {
     fn applied(&self, op: &Op, program: &mut Program<'_>) -> Answer {
         let byte = program.byte();
         if byte >= 0xf0 {
-            let adds = match op {
-                Op::Schedule(_) | Op::Reschedule(_) | Op::Replay(_) => true,
-                Op::Cancel(_) | Op::Take(_) | Op::Settle(_) | Op::Park(_) | Op::Unpark(_) => false,
-                Op::Purge(_) | Op::Trim(_) => false,
-            };
+            let adds = properties::adds(op);
             return Answer::Refused(match byte % 3 {
                 0 if adds => Refusal::OutOfMemory,
                 1 => Refusal::NotReplicated,
