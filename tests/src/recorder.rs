@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use mtimer_client::{
     Callback, Cancelled, Client, Replayed, RequestError, Rescheduled, ScheduleError, Scheduled, TimerId,
 };
 
 use crate::history::{ClockReading, Event, Excuse, Fault, Handled, History, Said};
-use crate::host_ms;
 use crate::plan::{Plan, serial_of};
+use crate::{host_ms, wait_for};
 
 /// A history that is being written.
 #[derive(Debug, Default)]
@@ -170,6 +171,19 @@ impl Recorder {
             }
         }
         held.into_iter().collect()
+    }
+
+    /// Waits until every handler has returned: what one says is recorded before it is sent, and may
+    /// end an at-most-once timer that had been given up.
+    pub async fn handlers_return(&self, limit: Duration) {
+        let begun = |event: &Event| matches!(event, Event::Delivered { .. });
+        let over = |event: &Event| matches!(event, Event::Settled { .. });
+        wait_for("the end of all handlers", limit, async || {
+            let history = self.0.lock().unwrap();
+            let count = |is: fn(&Event) -> bool| history.events.iter().filter(|(_, e)| is(e)).count();
+            count(begun) == count(over)
+        })
+        .await;
     }
 
     /// How many deliveries there were.

@@ -406,6 +406,7 @@ impl Cluster {
     /// Waits until no timer is live, reads what is left, empties the store and looks for leaks.
     pub async fn finish(&self, client: &Client, limit: Duration) -> (History, Final) {
         self.drain(client, limit).await;
+        self.recorder.handlers_return(limit).await;
         let history = self.history();
         let mut end = Final::read(client, &history).await;
         crate::free_keys(client, &history, &mut end).await;

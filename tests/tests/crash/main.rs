@@ -105,6 +105,7 @@ async fn play(name: &str, launch: Launch, redis: Option<&Server>, size: Size) ->
     let killing = began.elapsed();
 
     drain(&control, size.drain).await;
+    recorder.handlers_return(size.drain).await;
     let mut history = recorder.history();
     history.limits.clock_ms = Some(CLOCK_MS);
     let mut end = Final::read(&control, &history).await;
