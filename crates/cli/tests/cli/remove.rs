@@ -1,11 +1,15 @@
 //! cluster remove, and cluster status in a window.
 
+use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 
 use mtimer_store_redis::test_support::{Server, TestCluster};
 use serde_json::Value;
 
-use crate::harness::{Dev, Ended, Running, end, run};
+use crate::harness::{Dev, Ended, Running, run};
+
+/// Before each look at a window.
+const CLEAR: &str = "\x1b[2J\x1b[H";
 
 /// Starts a broker of a cluster, schedules timers of every kind, and stops it gracefully.
 fn fill(redis: &str, cluster: &str) {
@@ -101,18 +105,29 @@ fn cluster_status_fits_its_window_and_shows_partitions_on_request() {
     assert!(all.lines().any(|line| line.trim_start().starts_with("127  ")), "{all}");
 
     let watch = format!(
-        "stty rows 14 cols 60; timeout -s INT 3 {} cluster status --watch 200ms --partitions --broker {}",
+        "stty rows 14 cols 60; {} cluster status --watch 200ms --partitions --broker {}",
         env!("CARGO_BIN_EXE_mtimer"),
         dev.addr
     );
     let mut command = Command::new("script");
-    command.args(["-qec", &watch, "/dev/null"]).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let shown = end(command, b"").out;
-    let looks: Vec<&str> = shown.split("\x1b[2J\x1b[H").skip(1).collect();
-    assert!(looks.len() >= 2, "{shown}");
+    command.args(["-qec", &watch, "/dev/null"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let (mut keys, mut screen) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    let (mut shown, mut some) = (Vec::new(), [0; 4_096]);
+    let looks = |shown: &[u8]| String::from_utf8_lossy(shown).matches(CLEAR).count();
+    while looks(&shown) < 3 {
+        let count = screen.read(&mut some).unwrap();
+        assert!(count > 0, "{}", String::from_utf8_lossy(&shown));
+        shown.extend_from_slice(&some[..count]);
+    }
+    // Control-C. The note of the end may come into the midst of the last look.
+    keys.write_all(b"\x03").unwrap();
+    screen.read_to_end(&mut shown).unwrap();
+    child.wait().unwrap();
+    let shown = String::from_utf8(shown).unwrap();
+    let mut looks: Vec<&str> = shown.split(CLEAR).skip(1).collect();
+    looks.pop();
     for look in looks {
-        // The note of the end is behind the last one.
-        let look = look.split("stopping").next().unwrap();
         assert!(look.lines().count() <= 14, "{look}");
         assert!(look.contains("without owner") && look.contains("more partitions"), "{look}");
         let wide = look.lines().map(|line| line.chars().filter(|c| !c.is_control()).count()).max();
