@@ -159,31 +159,29 @@ impl Recorder {
         self.0.lock().unwrap().clone()
     }
 
-    /// Timers that were delivered since then and whose handler has not returned.
+    /// Timers that were delivered since then and whose handler has not returned; one that is with
+    /// several handlers is in it several times.
     pub fn in_hands(&self, since: u64) -> Vec<(u64, TimerId)> {
         let history = self.0.lock().unwrap();
-        let mut held = BTreeMap::new();
+        let mut held: BTreeMap<_, Vec<TimerId>> = BTreeMap::new();
         for (serial, event) in &history.events {
             match event {
-                Event::Delivered { at, id, .. } if *at >= since => _ = held.insert(*serial, *id),
-                Event::Settled { .. } => _ = held.remove(serial),
+                Event::Delivered { at, id, epoch, attempt, .. } if *at >= since => {
+                    held.entry((*serial, *epoch, *attempt)).or_default().push(*id);
+                }
+                Event::Settled { epoch, attempt, .. } => {
+                    held.get_mut(&(*serial, *epoch, *attempt)).and_then(Vec::pop);
+                }
                 _ => {}
             }
         }
-        held.into_iter().collect()
+        held.into_iter().flat_map(|((serial, ..), ids)| ids.into_iter().map(move |id| (serial, id))).collect()
     }
 
     /// Waits until every handler has returned: what one says is recorded before it is sent, and may
     /// end an at-most-once timer that had been given up.
     pub async fn handlers_return(&self, limit: Duration) {
-        let begun = |event: &Event| matches!(event, Event::Delivered { .. });
-        let over = |event: &Event| matches!(event, Event::Settled { .. });
-        wait_for("the end of all handlers", limit, async || {
-            let history = self.0.lock().unwrap();
-            let count = |is: fn(&Event) -> bool| history.events.iter().filter(|(_, e)| is(e)).count();
-            count(begun) == count(over)
-        })
-        .await;
+        wait_for("the end of all handlers", limit, async || self.in_hands(0).is_empty()).await;
     }
 
     /// How many deliveries there were.

@@ -166,7 +166,8 @@ async fn run(loss: Loss, options: ServerOptions) {
     // A short timeout, so that it sees refusals instead of waiting until all is well again.
     let client = broker.client_builder().request_timeout(TOLD).connect().await.unwrap();
     let (stop, gate) = (CancellationToken::new(), Arc::new(Mutex::new(())));
-    let load = tokio::spawn(produce(client.clone(), Arc::clone(&recorder), Arc::clone(&gate), stop.clone()));
+    let load = produce(client.clone(), Arc::clone(&recorder), Arc::clone(&gate), stop.clone());
+    let load = tokio::spawn(load);
 
     for round in 0..if long() { 5 } else { 2 } {
         let before = recorder.deliveries();
@@ -310,6 +311,8 @@ async fn produce(
     let (mut batches, refused) = (JoinSet::new(), Arc::new(AtomicU64::new(0)));
     let mut serial = 0;
     while !stop.is_cancelled() {
+        // Waits while it is locked.
+        drop(gate.lock().await);
         let plan = |serial| {
             let ahead = rand::rng().random_range(0..1_500);
             let plan = Plan::new(serial, &dest(), host_ms() + ahead, 6, 10_000);
@@ -319,7 +322,6 @@ async fn produce(
         let plans: Vec<Plan> = (serial..serial + BATCH).map(plan).collect();
         serial += BATCH;
         plans.iter().for_each(|plan| recorder.plan(plan.clone()));
-        drop(gate.lock().await);
         batches.spawn(batch(client.clone(), Arc::clone(&recorder), Arc::clone(&refused), plans));
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

@@ -104,8 +104,10 @@ fn cluster_status_fits_its_window_and_shows_partitions_on_request() {
     let all = dev.run(&["cluster", "status", "--partitions"]).ok().out;
     assert!(all.lines().any(|line| line.trim_start().starts_with("127  ")), "{all}");
 
+    // It ends by itself if the test does not get so far.
     let watch = format!(
-        "stty rows 14 cols 60; {} cluster status --watch 200ms --partitions --broker {}",
+        "stty rows 14 cols 60; \
+         timeout --foreground 60 {} cluster status --watch 200ms --partitions --broker {}",
         env!("CARGO_BIN_EXE_mtimer"),
         dev.addr
     );
