@@ -267,7 +267,7 @@ fn whether_the_store_is_slow() {
     let redis = Server::start();
     let broker = Broker::start(&["--redis", &redis.url()]);
     let _listener = broker.start_client(&["listen", "--group", "g", "--app", "slow"]);
-    // More calls of the store than the looks take on a slow machine: for five minutes.
+    // Calls of the store for five minutes, which is more than all looks take on a slow machine.
     let line = |n| format!("{{\"in\":\"{}ms\",\"group\":\"g\",\"app\":\"slow\"}}\n", n * 20);
     let file = broker.folder.path().join("timers.ndjson");
     std::fs::write(&file, (0..15_000).map(line).collect::<String>()).unwrap();
@@ -277,8 +277,8 @@ fn whether_the_store_is_slow() {
         // Also if the test fails.
         let _done = done.at_the_end();
         scope.spawn(|| {
-            // A call that comes in behind the next pause waits for that one, too. With much longer
-            // pauses the store is not slow but out of reach, and there are few calls in ten seconds.
+            // A call that comes in behind the next pause waits for that one, too. With pauses of
+            // 600 ms the store is out of reach, not slow, and has few calls in ten seconds.
             while !done.is_set() {
                 let _: () = redis.call(&["CLIENT", "PAUSE", "150", "ALL"]);
             }
