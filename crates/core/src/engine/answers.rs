@@ -63,6 +63,7 @@ impl Engine {
             }
             (OpenCall::Unload { beyond }, CallAnswer::Unload) => self.unloaded(id, beyond),
             (OpenCall::Fetch(timer), CallAnswer::Get(found)) => self.fetched(now, timer, found),
+            (OpenCall::Look, CallAnswer::Get(found)) => self.looked(now, found),
             (OpenCall::ParkedDestinations, CallAnswer::ParkedDestinations(list)) => {
                 self.parks_known(id, list)
             }

@@ -29,6 +29,8 @@ pub(super) enum OpenCall {
     },
     /// Reads a timer, so that memory agrees with the store.
     Fetch(TimerId),
+    /// Reads a timer that is not in memory, and that an edit has changed, or may have.
+    Look,
     Query(QueryPart),
     ParkedDestinations,
     Parked {
@@ -114,7 +116,7 @@ impl Calls {
 
     /// Whether a timer is being read.
     pub(super) fn is_fetching(&self) -> bool {
-        self.open.iter().any(|call| matches!(call, OpenCall::Fetch(_)))
+        self.open.iter().any(|call| matches!(call, OpenCall::Fetch(_) | OpenCall::Look))
     }
 
     /// Whether an operation that `wanted` accepts is under way.

@@ -147,6 +147,19 @@ impl Engine {
         }
     }
 
+    /// A timer is read that was not in memory when it was asked for ([`Engine::look`]).
+    pub(super) fn looked(&mut self, now: Now, found: Option<(Record, Place)>) {
+        let Some((record, place)) = found else { return };
+        let id = record.timer.id;
+        let in_memory = self.partition(id.partition()).is_some_and(|p| p.table.contains(id));
+        if place == Place::Parked && !record.progress.stopped && !in_memory {
+            let dest = self.roster.dest_ix(&record.timer.dest);
+            self.note_parked_again(dest, id.partition(), &record);
+        } else {
+            self.fetched(now, id, Some((record, place)));
+        }
+    }
+
     /// A timer that is not in memory was found parked: everything that was sent of it is counted in
     /// its record. It may be one that this owner has parked without a confirmation, so its park is
     /// noted.

@@ -87,6 +87,13 @@ impl Parks {
         park.note_due(record.late_from());
     }
 
+    /// Notes a parked timer anew whose record has changed. It was counted when it was parked.
+    pub(super) fn add_again(&mut self, at: PartitionId, record: &Record) {
+        let Some(park) = self.by_partition.get_mut(&at) else { return self.add(at, record) };
+        park.note_deadline(record.timer.deadline);
+        park.note_due(record.late_from());
+    }
+
     /// Notes the parked timers that a new owner finds. Their deadlines are to be found out.
     pub(super) fn add_found(&mut self, at: PartitionId, count: u64) {
         let park = self.by_partition.entry(at).or_default();

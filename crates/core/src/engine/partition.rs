@@ -304,6 +304,7 @@ impl OwnedPartition {
                 OpenCall::Load { .. }
                 | OpenCall::Unload { .. }
                 | OpenCall::Fetch(_)
+                | OpenCall::Look
                 | OpenCall::ParkedDestinations
                 | OpenCall::Parked { .. }
                 | OpenCall::Sweep { .. }

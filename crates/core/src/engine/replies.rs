@@ -198,10 +198,14 @@ impl Engine {
                     self.fetch(timer.id);
                 }
             }
-            RequestOp::Cancel(_) | RequestOp::Reschedule(_) => {
+            RequestOp::Cancel(asked::Cancel { target, .. })
+            | RequestOp::Reschedule(asked::Reschedule { target, .. }) => {
                 // A timer that is named by its key may have come into memory since.
-                if let Some(id) = asked.held.or_else(holder) {
-                    self.read_anew(id);
+                match asked.held.or_else(holder) {
+                    Some(id) if self.partition(at).is_some_and(|p| p.table.contains(id)) => {
+                        self.read_anew(id);
+                    }
+                    _ => self.look(at, target.clone()),
                 }
             }
             RequestOp::Replay(asked::Replay { id }) => self.fetch(*id),

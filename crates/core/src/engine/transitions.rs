@@ -87,6 +87,13 @@ impl Engine {
         self.effects.push(Effect::Call(id.partition(), Call::Get(Target::Id(id))));
     }
 
+    /// Reads a timer that is not in memory: an edit has changed it, or may have.
+    pub(super) fn look(&mut self, at: PartitionId, target: Target) {
+        let Some(p) = self.partition(at) else { return };
+        p.calls.push(OpenCall::Look);
+        self.effects.push(Effect::Call(at, Call::Get(target)));
+    }
+
     /// Reads a timer anew that is not under way; one that is under way learns whether it was
     /// stopped.
     pub(super) fn read_anew(&mut self, id: TimerId) {
@@ -159,6 +166,13 @@ impl Engine {
             return;
         }
         self.roster.change_park(dest, at, |parks| parks.add(at, record));
+    }
+
+    /// Notes a parked timer anew whose record has changed.
+    pub(super) fn note_parked_again(&mut self, dest: DestIx, at: PartitionId, record: &Record) {
+        if self.serves(at) {
+            self.roster.change_park(dest, at, |parks| parks.add_again(at, record));
+        }
     }
 
     /// A timer has left the park, or memory on its way back; the next page may be fetched when the

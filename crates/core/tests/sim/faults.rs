@@ -190,6 +190,7 @@ impl World {
             8 => {
                 self.stats.fault("not replicated");
                 link.unconfirmed_until = self.ms + long.min(1_000);
+                self.bring_forward(at);
             }
             9 if self.rng.chance(50) => {
                 self.stats.fault("fenced by a stranger");

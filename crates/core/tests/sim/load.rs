@@ -170,6 +170,17 @@ impl World {
         self.ask(op);
     }
 
+    /// Some timers of a partition are moved nearer, by their keys.
+    pub(super) fn bring_forward(&mut self, at: PartitionId) {
+        let is_of = |(dest, key): &&(Destination, Key)| PartitionId::of_key(dest, key, PARTITIONS) == at;
+        let names: Vec<_> = self.load.names.iter().filter(is_of).take(3).cloned().collect();
+        for (dest, key) in names {
+            let (target, request) = (Target::Key(dest, key), self.rng.next_u64());
+            let due = self.client_time() + self.rng.log_between(1, 1_000);
+            self.ask(RequestOp::Reschedule(Reschedule { target, due, request }));
+        }
+    }
+
     /// A dead or unconfirmed timer.
     fn ended_one(&mut self) -> Option<TimerId> {
         let kept = self.history.kept();
@@ -245,6 +256,12 @@ impl World {
         let Some((ask, _)) = self.load.sent.get(&corr) else { return };
         let ask = *ask;
         match reply {
+            // Some do not ask again what is stored and not confirmed.
+            OpReply::Failed { code: ErrorCode::NotReplicated, .. }
+                if corr.is_multiple_of(4) && self.ms < self.faulty_until =>
+            {
+                self.load.asks.remove(&ask);
+            }
             // The next time it is sent comes by itself.
             OpReply::Failed { code, .. } if is_temporary(code) => {}
             OpReply::Moved { owner } => {

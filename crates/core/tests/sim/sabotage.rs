@@ -45,6 +45,8 @@ sabotages! {
     LosePark: Pressure, "9: overdue";
     /// Every tenth timer that is loaded is forgotten.
     LoseLoaded: Faults, "9: overdue";
+    /// A timer that was moved by its key, and not confirmed, is not looked at.
+    NoLook: Faults, "9: overdue";
     /// A cancel is answered and not done.
     IgnoreCancel: Faults, "6: sent after a cancel";
     /// A reschedule is answered and not done.

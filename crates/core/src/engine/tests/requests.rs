@@ -138,6 +138,24 @@ fn memory_follows_what_was_applied_but_not_confirmed() {
 }
 
 #[test]
+fn what_was_moved_by_its_key_and_not_confirmed_is_sent_at_its_new_time() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    let far = Timer { key: Some(Key::new("k").unwrap()), ..rig.timer("a", 3_600_000) };
+    rig.schedule(1, far.clone());
+    rig.run(5);
+    rig.unconfirmed = true;
+    let due = rig.now().time + 100;
+    let target = Target::Key(far.dest.clone(), far.key.clone().unwrap());
+    rig.ask(1, vec![RequestOp::Reschedule(Reschedule { target, due, request: 1 })]);
+    rig.run(5);
+    // The client asks no more.
+    rig.unconfirmed = false;
+    rig.run(150);
+    assert_eq!(rig.take_deliveries().iter().map(|(_, d)| d.id).collect::<Vec<_>>(), [far.id]);
+}
+
+#[test]
 fn a_repeat_beside_a_late_acknowledgement_brings_nothing_back() {
     let mut rig = Rig::new(EngineOptions::default());
     rig.join(1, "a", 10);
