@@ -1,6 +1,5 @@
 //! Acquiring a partition: its owner record, then the state that an owner keeps in memory.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use mtimer_store::{Acquire, AcquireError, Health, InFlight, LaneError, OwnerRecord, StoreError};
@@ -9,8 +8,8 @@ use redis::{Pipeline, Value};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::destinations::DestinationNumbers;
 use super::identity::WriterIdentity;
+use super::knowledge::Knowledge;
 use super::listing::index_keys;
 use super::log::{Log, LogBudget};
 use super::owner::Owner;
@@ -18,9 +17,7 @@ use super::shortage::Quorum;
 use super::trim::{Trimmer, Trimming};
 use super::unreadable::Unreadable;
 use super::writer::PartitionWriter;
-use crate::keyspace::catalog::Catalog;
-use crate::keyspace::fingerprints::{EndedFilter, LargeFilter, MovedFilter};
-use crate::keyspace::keys::{HashKey, IndexKey, Keyspace, OutcomeBucket, SlotKey, hash_slot};
+use crate::keyspace::keys::{HashKey, IndexKey, Keyspace, SlotKey, hash_slot};
 use crate::keyspace::secret::{KeyedHash, SHARDS, Secret};
 use crate::keyspace::value::{decode_destination, decode_in_flight};
 use crate::wire::{Network, Reply, Script, ask, numbers};
@@ -81,24 +78,13 @@ pub(crate) async fn acquire(
     let trimmer = Trimmer::new(shared.trimming.clone(), identity.clone(), log.clone());
     let (network, quorum) = (shared.network.clone(), shared.quorum.clone());
     let writer = PartitionWriter::new(network, identity, granted.seq, log, quorum, health, abandoned);
+    // The epoch is the store's clock, or above it.
+    let begun = Time::from_ms(granted.epoch.0);
     let mut owner = Owner {
         writer,
         trimmer: Arc::new(trimmer),
-        space,
-        secret: shared.secret,
-        catalog: Catalog::new(shared.secret),
-        moved: MovedFilter::default(),
-        // The epoch is the store's clock, or above it.
-        ended: EndedFilter::new(OutcomeBucket::of(Time::from_ms(granted.epoch.0))),
-        keys: LargeFilter::unknown(),
-        found_keys: LargeFilter::unknown(),
-        taken: HashSet::new(),
-        keys_are_hash_table: false,
-        dests: DestinationNumbers::default(),
+        known: Knowledge::new(space, shared.secret, begun, granted.prior_claim, granted.position),
         unreadable: Unreadable::default(),
-        prior_claim: granted.prior_claim,
-        claimed: granted.prior_claim,
-        position: granted.position,
         is_released: false,
     };
     owner.rebuild().await.map_err(|error| match error {
@@ -140,17 +126,17 @@ impl Owner {
     async fn rebuild(&mut self) -> Result<(), LaneError> {
         self.read_destinations().await?;
         self.read_indexes().await?;
-        let hashes = (0..SHARDS).map(HashKey::Moved).chain(self.ended.to_look_at().map(HashKey::Ended));
-        let hashes = hashes.chain([HashKey::AppKeys]).map(|hash| self.space.hash(hash));
+        let hashes = (0..SHARDS).map(HashKey::Moved).chain(self.known.ended.to_look_at().map(HashKey::Ended));
+        let hashes = hashes.chain([HashKey::AppKeys]).map(|hash| self.known.space.hash(hash));
         let mut lengths = self.writer.read_each("HLEN", hashes).await?;
         let keys = lengths.pop().as_ref().and_then(Reply::number);
         let mut lengths = lengths.iter().map(Reply::number);
         for shard in 0..SHARDS {
-            self.moved.found(shard, lengths.next().flatten().unwrap_or_default());
+            self.known.moved.found(shard, lengths.next().flatten().unwrap_or_default());
         }
-        for (bucket, length) in self.ended.to_look_at().zip(lengths) {
+        for (bucket, length) in self.known.ended.to_look_at().zip(lengths) {
             if length == Some(0) {
-                self.ended.found_empty(bucket);
+                self.known.ended.found_empty(bucket);
             }
         }
         self.read_keys(keys.unwrap_or(u64::MAX)).await
@@ -159,15 +145,15 @@ impl Owner {
     async fn read_keys(&mut self, count: u64) -> Result<(), LaneError> {
         let count = if broken!(FoundKeysTakenForFree) { 0 } else { count };
         if count == 0 {
-            (self.keys, self.found_keys) = Default::default();
+            (self.known.keys, self.known.found_keys) = Default::default();
         } else if count <= KNOWN_KEYS {
-            let key = self.space.hash(HashKey::AppKeys);
+            let key = self.known.space.hash(HashKey::AppKeys);
             let fields = self.writer.read_each("HKEYS", [key]).await?.pop().unwrap_or_default().into_items();
             // The empty field is none: see `LARGE`.
             if fields.len() as u64 == count {
                 let keys = fields.into_iter().filter_map(|field| field.bytes()?[..].try_into().ok());
-                self.keys = keys.map(|key| KeyedHash::of_key(&key)).collect();
-                self.found_keys = self.keys.clone();
+                self.known.keys = keys.map(|key| KeyedHash::of_key(&key)).collect();
+                self.known.found_keys = self.known.keys.clone();
             }
         }
         Ok(())
@@ -178,7 +164,7 @@ impl Owner {
         loop {
             let mut reads = Pipeline::new();
             for index in index_keys() {
-                reads.cmd("ZRANGE").arg(self.space.index(index)).arg(from).arg(from + INDEX_PAGE - 1);
+                reads.cmd("ZRANGE").arg(self.known.space.index(index)).arg(from).arg(from + INDEX_PAGE - 1);
             }
             let mut is_last = true;
             for (index, names) in index_keys().zip(self.writer.read(&reads).await?) {
@@ -199,34 +185,34 @@ impl Owner {
         if slots.is_empty() {
             return Ok(());
         }
-        let keys = slots.iter().map(|slot| self.space.hash(HashKey::Slot(*slot)));
+        let keys = slots.iter().map(|slot| self.known.space.hash(HashKey::Slot(*slot)));
         let lengths = self.writer.read_each("HLEN", keys).await?;
         for (slot, length) in slots.into_iter().zip(lengths) {
             let timers = length.number().and_then(|n| u32::try_from(n).ok());
-            self.catalog.found(slot, index, timers.unwrap_or_default());
+            self.known.catalog.found(slot, index, timers.unwrap_or_default());
         }
         Ok(())
     }
 
     async fn read_destinations(&mut self) -> Result<(), LaneError> {
         loop {
-            let first = self.dests.stored() as u32 + 1;
+            let first = self.known.dests.stored() as u32 + 1;
             let mut reads = Pipeline::new();
             let numbers: Vec<u32> = (first..first + DESTINATION_PAGE).collect();
-            reads.cmd("HMGET").arg(self.space.destinations()).arg(&numbers);
+            reads.cmd("HMGET").arg(self.known.space.destinations()).arg(&numbers);
             let answer = self.writer.read(&reads).await?.pop().unwrap_or_default();
             for value in answer.into_items() {
                 let Some(bytes) = value.into_bytes() else { return Ok(()) };
                 let dest = std::str::from_utf8(&bytes).ok().and_then(decode_destination);
                 let damaged = || {
-                    let (partition, key) = (self.partition(), self.space.destinations());
+                    let (partition, key) = (self.partition(), self.known.space.destinations());
                     LaneError::Broken(format!(
                         "partition {partition}: the name of a destination in {key} is damaged: restore it, or \
                          remove the partition's keys and what they hold"
                     ))
                 };
-                self.dests.intern(&dest.ok_or_else(damaged)?);
-                self.dests.set_stored();
+                self.known.dests.intern(&dest.ok_or_else(damaged)?);
+                self.known.dests.set_stored();
             }
         }
     }

@@ -9,7 +9,7 @@ use mtimer_store::{Op, Verdict};
 use mtimer_types::{Ended, Key, Mode, Time, TimerId};
 
 use super::encode::Draft;
-use super::owner::Owner;
+use super::knowledge::Knowledge;
 use crate::keyspace::keys::SlotKey;
 
 /// An acknowledgement that is written blind: the operation's place in the batch, the timer, its
@@ -20,7 +20,7 @@ pub(super) struct BlindAck {
     slot: Option<SlotKey>,
 }
 
-impl Owner {
+impl Knowledge {
     /// The acknowledgements that may be written blind: of timers that can be at one place only, and
     /// that no other operation of the turn is about.
     pub(super) fn blind_acks(&self, ops: &[Op]) -> Vec<BlindAck> {

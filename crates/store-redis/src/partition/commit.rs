@@ -37,8 +37,8 @@ impl Owner {
         }
         let missed = match self.writer.write(writes).await? {
             Written::Refused(why) => {
-                self.catalog.abandon(note.placements);
-                self.dests.forget_unstored();
+                self.known.catalog.abandon(note.placements);
+                self.known.dests.forget_unstored();
                 return Ok(WriteOutcome::Refused(why));
             }
             Written::Applied(taken_out) => self.record_applied(note, &taken_out).await?,
@@ -51,7 +51,7 @@ impl Owner {
     /// moves timers to new hashes). Updates the owner's state. If there is a claim and nothing to
     /// write, asks the master whether the partition is still ours.
     pub(super) async fn write_anyway(&mut self, draft: Draft, claim: Option<Time>) -> Result<(), LaneError> {
-        let drafted = self.finish(draft, claim);
+        let drafted = self.known.finish(draft, claim);
         match self.write(drafted, claim.is_some()).await? {
             WriteOutcome::Applied { .. } => Ok(()),
             WriteOutcome::Refused(why) => {
@@ -74,8 +74,10 @@ impl Owner {
             let found = taken_out.binary_search_by_key(&command, |taken| taken.command);
             let found = found.ok().map(|at| taken_out[at]);
             match found {
-                Some(taken) if taken.left == 0 => self.catalog.emptied(slot),
-                Some(taken) if taken.removed == timers.len() as u64 => self.catalog.removed(slot, ids()),
+                Some(taken) if taken.left == 0 => self.known.catalog.emptied(slot),
+                Some(taken) if taken.removed == timers.len() as u64 => {
+                    self.known.catalog.removed(slot, ids())
+                }
                 _ => unknown.push(slot),
             }
             if found.is_none_or(|taken| taken.removed < timers.len() as u64) {
@@ -84,15 +86,15 @@ impl Owner {
         }
         let freed = taken_out.iter().find(|taken| Some(taken.command) == note.freeing);
         let freed_keys = std::mem::take(&mut note.freed_keys);
-        self.note(note);
+        self.known.note(note);
         match freed {
             // The large value has gone with the last key.
             Some(freed) if freed.left == 0 => {
-                self.keys_are_hash_table = false;
-                (self.keys, self.found_keys) = Default::default();
+                self.known.keys_are_hash_table = false;
+                (self.known.keys, self.known.found_keys) = Default::default();
             }
             Some(freed) if freed.removed == freed_keys.len() as u64 => {
-                freed_keys.into_iter().for_each(|key| self.keys.remove(key));
+                freed_keys.into_iter().for_each(|key| self.known.keys.remove(key));
             }
             // Some of them name other timers: they stay known as keys that may.
             _ => {}
@@ -110,8 +112,8 @@ impl Owner {
     /// anew.
     pub(super) async fn record_unreported(&mut self, mut note: Note) -> Result<HashSet<TimerId>, LaneError> {
         let leaving = std::mem::take(&mut note.leaving);
-        self.note(note);
-        self.keys_are_hash_table = false;
+        self.known.note(note);
+        self.known.keys_are_hash_table = false;
         let mut slots: Vec<SlotKey> = leaving.iter().map(|(_, slot, _)| *slot).collect();
         slots.dedup();
         self.read_ids(slots.into_iter()).await?;
@@ -137,14 +139,14 @@ impl Owner {
     /// whether they are empty: leftovers may be in them.
     pub(crate) async fn read_ids(&mut self, slots: impl Iterator<Item = SlotKey>) -> Result<(), LaneError> {
         let slots: Vec<_> = slots.collect();
-        let keys = slots.iter().map(|slot| self.space.hash(HashKey::Slot(*slot)));
+        let keys = slots.iter().map(|slot| self.known.space.hash(HashKey::Slot(*slot)));
         let found = self.writer.read_each("HKEYS", keys).await?;
         for (slot, ids) in slots.into_iter().zip(found) {
             let ids: Vec<_> = ids.items().iter().filter_map(|id| decode_id(id.bytes()?)).collect();
             if ids.is_empty() {
-                self.catalog.emptied(slot);
-            } else if self.catalog.knows_ids(slot) {
-                self.catalog.read_ids(slot, ids.into_iter());
+                self.known.catalog.emptied(slot);
+            } else if self.known.catalog.knows_ids(slot) {
+                self.known.catalog.read_ids(slot, ids.into_iter());
             }
         }
         Ok(())

@@ -18,8 +18,8 @@ use mtimer_store::table::{At, Row};
 use mtimer_store::view::{Changes, KeyChange, RowChange};
 use mtimer_types::{Ended, SlotWidth, Time, TimerId};
 
+use super::knowledge::Knowledge;
 use super::locations::Locations;
-use super::owner::Owner;
 use super::writes::{ByKey, Writes};
 use crate::keyspace::catalog::Placements;
 use crate::keyspace::keys::{HashKey, IndexKey, ListingKey, OutcomeBucket, SlotKey};
@@ -149,7 +149,7 @@ impl Draft {
     }
 }
 
-impl Owner {
+impl Knowledge {
     /// Adds the decided changes of a batch.
     pub(crate) fn draft(&mut self, draft: &mut Draft, changes: &Changes, locations: &Locations, now: Time) {
         draft.adds |= changes.adds();
@@ -327,8 +327,8 @@ impl Owner {
         if claimed > self.claimed {
             draft.set_fact("c", claimed.as_ms().to_string().as_bytes());
         }
-        let (space, owner) = (&self.space, &self.writer.identity().owner_key);
-        writes.commands("HSET", &mut draft.facts, |()| owner.clone());
+        let space = &self.space;
+        writes.commands("HSET", &mut draft.facts, |()| space.owner());
         let names = self.dests.unstored();
         let names = names.flat_map(|(number, dest)| [number.to_string(), encode_destination(dest)]);
         writes.command("HSET", &space.destinations(), 2, names.collect::<Vec<_>>());

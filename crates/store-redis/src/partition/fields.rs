@@ -30,7 +30,7 @@ impl Owner {
         }
         let mut reads = Pipeline::new();
         for (hash, fields) in lookup.groups() {
-            let name = self.space.hash(*hash);
+            let name = self.known.space.hash(*hash);
             let mut command = Cmd::with_capacity(fields.len() + 2, name.len() + fields.len() * 16 + 8);
             command.arg("HMGET").arg(name);
             fields.for_each(|field| _ = command.arg(field));

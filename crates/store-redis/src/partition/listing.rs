@@ -54,7 +54,7 @@ impl Owner {
             Listed::Dead(_) => ListingKey::Dead,
             Listed::Taken => ListingKey::Taken,
             Listed::Unconfirmed => ListingKey::Unconfirmed,
-            Listed::Parked(dest) => match self.dests.number(dest) {
+            Listed::Parked(dest) => match self.known.dests.number(dest) {
                 Some(number) => ListingKey::ParkOf(number),
                 None => return Ok(of.page([], None)),
             },
@@ -92,7 +92,7 @@ impl Owner {
     async fn how_many_fit(&mut self, entries: &[(TimerId, u64)]) -> Result<usize, LaneError> {
         let mut reads = Pipeline::new();
         for (id, _) in entries {
-            let shard = self.space.hash(HashKey::Moved(self.secret.id(*id).shard()));
+            let shard = self.known.space.hash(HashKey::Moved(self.known.secret.id(*id).shard()));
             reads.cmd("HSTRLEN").arg(shard).arg(&id.to_bytes());
         }
         let mut bytes = 0;
@@ -108,14 +108,14 @@ impl Owner {
     /// See [`mtimer_store::Call::ParkedDestinations`].
     pub(crate) async fn parked_destinations(&mut self) -> Result<Vec<(Destination, u64)>, LaneError> {
         let mut reads = Pipeline::new();
-        reads.cmd("ZRANGE").arg(self.space.listing(ListingKey::Park)).arg(0).arg(-1);
+        reads.cmd("ZRANGE").arg(self.known.space.listing(ListingKey::Park)).arg(0).arg(-1);
         let answer = self.writer.read_as_owner(&reads).await?.into_iter().next().unwrap_or_default();
         let number = |value: &Value| u32::try_from(value.number()?).ok();
         let numbers: Vec<u32> = answer.items().iter().filter_map(number).collect();
-        let parks = numbers.iter().map(|number| self.space.listing(ListingKey::ParkOf(*number)));
+        let parks = numbers.iter().map(|number| self.known.space.listing(ListingKey::ParkOf(*number)));
         let counts = self.writer.read_each("ZCARD", parks).await?;
         let parked = numbers.into_iter().zip(counts).filter_map(|(number, count)| {
-            Some((self.dests.name(number)?, count.number().filter(|count| *count > 0)?))
+            Some((self.known.dests.name(number)?, count.number().filter(|count| *count > 0)?))
         });
         Ok(parked.collect())
     }
@@ -123,9 +123,9 @@ impl Owner {
     /// See [`mtimer_store::Call::Census`].
     pub(crate) async fn census(&mut self) -> Result<Census, LaneError> {
         let mut census = Census::default();
-        let slots: Vec<SlotKey> = self.catalog.slots().collect();
+        let slots: Vec<SlotKey> = self.known.catalog.slots().collect();
         for some in slots.chunks(COUNT_STEP) {
-            let keys = some.iter().map(|slot| self.space.hash(HashKey::Slot(*slot)));
+            let keys = some.iter().map(|slot| self.known.space.hash(HashKey::Slot(*slot)));
             let counts = self.writer.read_each("HLEN", keys).await?;
             for (slot, count) in some.iter().zip(&counts) {
                 let field = if slot.track == 0 { &mut census.pending } else { &mut census.retrying };
@@ -134,7 +134,7 @@ impl Owner {
         }
         let parked = self.parked_destinations().await?;
         census.parked = parked.iter().map(|(_, count)| count).sum();
-        let space = self.space.clone();
+        let space = self.known.space.clone();
         census.taken = self
             .total("ZCARD", [space.listing(ListingKey::Taken), space.listing(ListingKey::Unconfirmed)])
             .await?;
@@ -154,7 +154,7 @@ impl Owner {
     pub(crate) async fn release(&mut self, in_flight: Vec<InFlight>) -> Result<(), LaneError> {
         let mut draft = Draft::default();
         // Of the claimed deliveries only those under way were sent: the claim is as before.
-        draft.set_fact("c", self.prior_claim.as_ms().to_string().as_bytes());
+        draft.set_fact("c", self.known.prior_claim.as_ms().to_string().as_bytes());
         draft.set_fact("f", &encode_in_flight(&in_flight));
         draft.set_fact("r", b"1");
         self.write_anyway(draft, None).await?;

@@ -54,7 +54,7 @@ impl Owner {
         let (mut timers, mut bytes, mut splits, mut claim) = (Vec::new(), 0, 0, load.claim);
         let mut is_done = false;
         while timers.len() < load.max_timers.max(1) && bytes < load.max_bytes.max(1) {
-            match self.catalog.step(load.until) {
+            match self.known.catalog.step(load.until) {
                 LoadStep::Done => {
                     is_done = true;
                     break;
@@ -73,18 +73,18 @@ impl Owner {
             self.write_anyway(Draft::default(), claim).await?;
         }
         let is_claim_unconfirmed = load.claim.is_some() && !self.confirm_claim().await?;
-        self.catalog.advance(load.until);
+        self.known.catalog.advance(load.until);
         // A load that claims delays deliveries: it does not split ahead.
         if is_done && load.claim.is_none() {
             for _ in 0..SPLITS_AHEAD {
-                let slots = self.catalog.split_ahead(load.until);
+                let slots = self.known.catalog.split_ahead(load.until);
                 if slots.is_empty() {
                     break;
                 }
                 self.split(&slots).await?;
             }
         }
-        Ok(Loaded { timers, horizon: self.catalog.horizon(), is_claim_unconfirmed })
+        Ok(Loaded { timers, horizon: self.known.catalog.horizon(), is_claim_unconfirmed })
     }
 
     /// Reads slots and moves them to the copy. Bytes of payloads and headers.
@@ -98,10 +98,10 @@ impl Owner {
         let mut draft = Draft::default();
         for (slot, StoredSlot { is_empty, is_lost, .. }) in slots.iter().zip(&contents) {
             if *is_lost && !broken!(LostSlotsPassedOver) {
-                let key = self.space.hash(HashKey::Slot(*slot));
+                let key = self.known.space.hash(HashKey::Slot(*slot));
                 self.writer.log().incidents().lost_key(self.partition(), &key);
             }
-            let index = self.catalog.index(*slot);
+            let index = self.known.catalog.index(*slot);
             if *is_empty || index != IndexKey::Copy {
                 draft.leave_index(index, *slot);
             }
@@ -113,11 +113,11 @@ impl Owner {
         let mut content = 0;
         for (slot, StoredSlot { timers: stored, .. }) in slots.iter().zip(contents) {
             let bytes = stored.iter().map(|timer| timer.value.len()).sum();
-            self.catalog.read_whole(*slot, stored.iter().map(|timer| timer.id), bytes);
+            self.known.catalog.read_whole(*slot, stored.iter().map(|timer| timer.id), bytes);
             for StoredTimer { row, .. } in stored {
                 let At::Pending { fire, tier } = row.at else { continue };
                 content += row.record.timer.content_bytes();
-                let covered = row.record.covered(fire, self.epoch(), self.prior_claim);
+                let covered = row.record.covered(fire, self.epoch(), self.known.prior_claim);
                 timers.push(LoadedTimer { record: row.record, fire, tier, covered });
             }
         }
@@ -126,17 +126,17 @@ impl Owner {
 
     /// Reads slots. First removes leftovers of writes that were cut off when an earlier owner died.
     async fn read_stored(&mut self, slots: &[SlotKey]) -> Result<Vec<StoredSlot>, LaneError> {
-        let keys = slots.iter().map(|slot| self.space.hash(HashKey::Slot(*slot)));
+        let keys = slots.iter().map(|slot| self.known.space.hash(HashKey::Slot(*slot)));
         let contents = self.writer.read_each("HGETALL", keys).await?.into_iter().map(Reply::into_pairs);
         let mut contents: Vec<_> = contents.map(|pairs| (pairs.len(), self.stored(pairs))).collect();
         let lost: Vec<bool> = contents.iter().map(|(count, _)| *count == 0).collect();
         let mut lookup = FieldLookup::default();
         let mut doubtful = HashMap::new();
         for (slot, (_, stored)) in slots.iter().zip(&contents) {
-            let is_own = self.catalog.knows_ids(*slot);
+            let is_own = self.known.catalog.knows_ids(*slot);
             for StoredTimer { id, is_implied, .. } in stored.iter().filter(|_| !is_own) {
-                let hash = self.secret.id(*id);
-                if !is_implied || self.moved.may_have(hash) {
+                let hash = self.known.secret.id(*id);
+                if !is_implied || self.known.moved.may_have(hash) {
                     let entry = lookup.push(HashKey::Moved(hash.shard()), [&id.to_bytes()]);
                     doubtful.insert((*slot, *id), entry);
                 }
@@ -164,7 +164,7 @@ impl Owner {
     fn stored(&mut self, pairs: Vec<(Value, Value)>) -> Vec<StoredTimer> {
         let timer = |(id, value): (Value, Value)| {
             let (id, value) = (decode_id(id.bytes()?)?, value.into_bytes()?);
-            let read = decode_pending(id, &value, |number| self.dests.name(number));
+            let read = decode_pending(id, &value, |number| self.known.dests.name(number));
             let (row, is_implied) = self.readable(read)?;
             Some(StoredTimer { id, value, row, is_implied })
         };
@@ -181,7 +181,7 @@ impl Owner {
                 // the index of loaded slots.
                 self.load_slots(&[*from], None, &mut Vec::new()).await?;
             }
-            self.catalog.read_ids(*from, stored.iter().map(|timer| timer.id));
+            self.known.catalog.read_ids(*from, stored.iter().map(|timer| timer.id));
             timers.extend(stored.into_iter().map(|timer| (*from, timer)));
         }
         // Those of one narrow slot go together, whichever wide ones they come from.
@@ -208,12 +208,12 @@ impl Owner {
         let mut draft = Draft::default();
         for (from, timer) in timers {
             let At::Pending { fire, .. } = timer.row.at else { continue };
-            let (id, width) = (timer.id.to_bytes(), self.catalog.split_width(*from));
+            let (id, width) = (timer.id.to_bytes(), self.known.catalog.split_width(*from));
             let (track, size) = (from.track, timer.value.len());
-            let place = self.catalog.place(timer.id, fire, track, width, size, draft.placements());
+            let place = self.known.catalog.place(timer.id, fire, track, width, size, draft.placements());
             draft.set(HashKey::Slot(place.slot), &id, &timer.value);
             if !timer.is_implied {
-                let shard = self.secret.id(timer.id).shard();
+                let shard = self.known.secret.id(timer.id).shard();
                 draft.set(HashKey::Moved(shard), &id, &encode_moved_to(place.slot));
             }
             draft.leave(*from, timer.id);
@@ -223,7 +223,7 @@ impl Owner {
 
     /// See [`mtimer_store::Call::Unload`].
     pub(crate) async fn unload(&mut self, beyond: Time) -> Result<(), LaneError> {
-        let moving = self.catalog.unload(beyond);
+        let moving = self.known.catalog.unload(beyond);
         for slots in moving.chunks(UNLOAD_STEP) {
             let mut draft = Draft::default();
             for slot in slots {
@@ -231,7 +231,7 @@ impl Owner {
                 draft.leave_index(IndexKey::Copy, *slot);
             }
             self.write_anyway(draft, None).await?;
-            slots.iter().for_each(|slot| self.catalog.listed(*slot));
+            slots.iter().for_each(|slot| self.known.catalog.listed(*slot));
         }
         Ok(())
     }

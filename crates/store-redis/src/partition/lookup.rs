@@ -14,6 +14,7 @@ use mtimer_store::{LaneError, Retained};
 use mtimer_types::{Destination, Key, Time, Timer, TimerId};
 
 use super::fields::{FieldIndex, FieldLookup};
+use super::knowledge::Knowledge;
 use super::locations::Locations;
 use super::owner::Owner;
 use crate::keyspace::keys::{HashKey, OutcomeBucket, SlotKey};
@@ -70,7 +71,7 @@ impl Owner {
             if view.knows(&need) {
                 continue;
             }
-            match self.query(&mut lookup, need, now) {
+            match self.known.query(&mut lookup, need, now) {
                 NeedSource::Fields(fields) => queries.push(fields),
                 NeedSource::Known(fact) => view.learn(fact),
                 NeedSource::Listing { of, limit } => {
@@ -148,7 +149,7 @@ impl Owner {
             if view.knows(&Need::Row(*holder)) {
                 continue;
             }
-            match self.row_of_key(dest, key, *holder).filter(|_| locations.may_be_unread()) {
+            match self.known.row_of_key(dest, key, *holder).filter(|_| locations.may_be_unread()) {
                 Some((row, at)) => {
                     locations.insert_unread(*holder, at);
                     view.learn(Fact::Row(*holder, Some(row)));
@@ -167,6 +168,61 @@ impl Owner {
         Ok(())
     }
 
+    /// Finds a timer, and in which slots leftovers of it are.
+    fn find_row(
+        &mut self,
+        id: TimerId,
+        moved: Option<FieldIndex>,
+        candidates: &[(SlotKey, FieldIndex)],
+        found: &[Option<Bytes>],
+        leftovers: &mut Vec<(SlotKey, TimerId)>,
+    ) -> Sought {
+        let entry = moved.and_then(|index| found[index].as_ref()).map(|value| {
+            let entry = decode_moved(id, value, |number| self.known.dests.name(number));
+            self.readable(entry)
+        });
+        let mut sought = match entry {
+            Some(Some(MovedEntry::Row(row))) => Sought::Row(row, Location::Moved),
+            Some(Some(MovedEntry::Slot(slot))) => Sought::In(slot),
+            Some(None) => return Sought::Damaged,
+            None => Sought::Nothing,
+        };
+        for (slot, index) in candidates {
+            let Some(value) = &found[*index] else { continue };
+            let read = decode_pending(id, value, |number| self.known.dests.name(number));
+            let Some((row, is_implied)) = self.readable(read) else { continue };
+            match &sought {
+                Sought::Nothing if is_implied => {
+                    sought = Sought::Row(row, Location::Slot { slot: *slot, is_implied });
+                }
+                Sought::In(of) if of == slot => {}
+                _ => leftovers.push((*slot, id)),
+            }
+        }
+        sought
+    }
+
+    /// Reads timers that `moved` says are in these slots.
+    pub(crate) async fn read_in_slots(
+        &mut self,
+        timers: Vec<(TimerId, SlotKey)>,
+    ) -> Result<Vec<(TimerId, Option<Row>, Location)>, LaneError> {
+        let mut lookup = FieldLookup::default();
+        for (id, slot) in &timers {
+            lookup.push(HashKey::Slot(*slot), [&id.to_bytes()]);
+        }
+        let found = self.look_up(lookup).await?;
+        let mut rows = Vec::with_capacity(timers.len());
+        for ((id, slot), value) in timers.into_iter().zip(found) {
+            let row = value.map(|value| decode_pending(id, &value, |n| self.known.dests.name(n)));
+            let row = row.and_then(|row| self.readable(row)).map(|(row, _)| row);
+            rows.push((id, row, Location::Slot { slot, is_implied: false }));
+        }
+        Ok(rows)
+    }
+}
+
+impl Knowledge {
     /// The timer that a key names, without its contents, and where it is, if the owner knows that
     /// without reading it: it has written the key, so the timer is stored.
     fn row_of_key(&self, dest: &Destination, key: &Key, id: TimerId) -> Option<(Row, Location)> {
@@ -203,7 +259,7 @@ impl Owner {
 
     /// Returns the data to read for a need, or the fact if the owner knows it. Fields are added to
     /// `lookup`.
-    fn query(&mut self, lookup: &mut FieldLookup, need: Need, now: Time) -> NeedSource {
+    fn query(&self, lookup: &mut FieldLookup, need: Need, now: Time) -> NeedSource {
         match need {
             Need::Row(id) => {
                 let hash = self.secret.id(id);
@@ -246,59 +302,6 @@ impl Owner {
         let buckets =
             OutcomeBucket::around(now).into_iter().filter(|bucket| self.ended.may_have(*bucket, hash));
         buckets.map(|bucket| lookup.push(HashKey::Ended(bucket), [field])).collect()
-    }
-
-    /// Finds a timer, and in which slots leftovers of it are.
-    fn find_row(
-        &mut self,
-        id: TimerId,
-        moved: Option<FieldIndex>,
-        candidates: &[(SlotKey, FieldIndex)],
-        found: &[Option<Bytes>],
-        leftovers: &mut Vec<(SlotKey, TimerId)>,
-    ) -> Sought {
-        let entry = moved.and_then(|index| found[index].as_ref()).map(|value| {
-            let entry = decode_moved(id, value, |number| self.dests.name(number));
-            self.readable(entry)
-        });
-        let mut sought = match entry {
-            Some(Some(MovedEntry::Row(row))) => Sought::Row(row, Location::Moved),
-            Some(Some(MovedEntry::Slot(slot))) => Sought::In(slot),
-            Some(None) => return Sought::Damaged,
-            None => Sought::Nothing,
-        };
-        for (slot, index) in candidates {
-            let Some(value) = &found[*index] else { continue };
-            let read = decode_pending(id, value, |number| self.dests.name(number));
-            let Some((row, is_implied)) = self.readable(read) else { continue };
-            match &sought {
-                Sought::Nothing if is_implied => {
-                    sought = Sought::Row(row, Location::Slot { slot: *slot, is_implied });
-                }
-                Sought::In(of) if of == slot => {}
-                _ => leftovers.push((*slot, id)),
-            }
-        }
-        sought
-    }
-
-    /// Reads timers that `moved` says are in these slots.
-    pub(crate) async fn read_in_slots(
-        &mut self,
-        timers: Vec<(TimerId, SlotKey)>,
-    ) -> Result<Vec<(TimerId, Option<Row>, Location)>, LaneError> {
-        let mut lookup = FieldLookup::default();
-        for (id, slot) in &timers {
-            lookup.push(HashKey::Slot(*slot), [&id.to_bytes()]);
-        }
-        let found = self.look_up(lookup).await?;
-        let mut rows = Vec::with_capacity(timers.len());
-        for ((id, slot), value) in timers.into_iter().zip(found) {
-            let row = value.map(|value| decode_pending(id, &value, |n| self.dests.name(n)));
-            let row = row.and_then(|row| self.readable(row)).map(|(row, _)| row);
-            rows.push((id, row, Location::Slot { slot, is_implied: false }));
-        }
-        Ok(rows)
     }
 }
 

@@ -7,7 +7,7 @@
 //! | module | task |
 //! |---|---|
 //! | `acquire` | becomes the owner, and reads the indexes |
-//! | `owner` | holds the owner's knowledge of the partition |
+//! | `owner`, `knowledge` | the owner, and what it knows of its partition's data |
 //! | `lane` | queues calls, and runs the task that executes them |
 //! | `handed` | how long a call has waited |
 //! | `turn` | executes a batch: reads, decides, writes, answers |
@@ -43,6 +43,7 @@ mod fields;
 pub(crate) mod handed;
 mod identity;
 mod incidents;
+mod knowledge;
 pub(crate) mod lane;
 mod listing;
 mod load;

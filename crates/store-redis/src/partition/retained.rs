@@ -27,7 +27,8 @@ impl Owner {
         limit: usize,
     ) -> Result<Vec<(TimerId, u64)>, LaneError> {
         let mut reads = Pipeline::new();
-        let range = reads.cmd("ZRANGE").arg(self.space.listing(of)).arg(from).arg("+inf").arg("BYSCORE");
+        let range =
+            reads.cmd("ZRANGE").arg(self.known.space.listing(of)).arg(from).arg("+inf").arg("BYSCORE");
         range.arg("LIMIT").arg(0).arg(limit).arg("WITHSCORES");
         let answer = self.writer.read_as_owner(&reads).await?.into_iter().next().unwrap_or_default();
         let entry = |(id, position): (Value, Value)| Some((decode_id(id.bytes()?)?, position.number()?));
@@ -42,11 +43,11 @@ impl Owner {
         let mut lookup = FieldLookup::default();
         let ids: Vec<TimerId> = ids.collect();
         for id in &ids {
-            lookup.push(HashKey::Moved(self.secret.id(*id).shard()), [&id.to_bytes()]);
+            lookup.push(HashKey::Moved(self.known.secret.id(*id).shard()), [&id.to_bytes()]);
         }
         let mut rows = Vec::new();
         for (id, value) in ids.into_iter().zip(self.look_up(lookup).await?) {
-            let entry = value.map(|value| decode_moved(id, &value, |n| self.dests.name(n)));
+            let entry = value.map(|value| decode_moved(id, &value, |n| self.known.dests.name(n)));
             if let Some(MovedEntry::Row(row)) = entry.and_then(|entry| self.readable(entry)) {
                 rows.push(row);
             }
@@ -76,7 +77,7 @@ impl Owner {
             Retained::Unconfirmed => ListingKey::Unconfirmed,
         };
         loop {
-            let count = self.total("ZCARD", [self.space.listing(listing)]).await?;
+            let count = self.total("ZCARD", [self.known.space.listing(listing)]).await?;
             let entries = self.entries(listing, 0, limit).await?;
             let mut oldest = self.moved_rows(entries.iter().map(|(id, _)| *id)).await?;
             oldest.retain(|row| row.at.retained() == Some(of));

@@ -73,7 +73,7 @@ impl Owner {
     /// See [`mtimer_store::Call::Apply`].
     pub(crate) async fn apply(&mut self, batch: Batch, handed: HandedOver) -> Result<Vec<Answer>, LaneError> {
         let Batch { now, mut claim, ops } = batch;
-        self.ended.begin(OutcomeBucket::of(now));
+        self.known.ended.begin(OutcomeBucket::of(now));
         let claims = claim.is_some();
         let mut answers = Vec::with_capacity(ops.len());
         let (mut rest, mut most) = (&ops[..], TURN_OPS);
@@ -134,7 +134,7 @@ impl Owner {
         claim: Option<Time>,
         refused: TurnRefusals,
     ) -> Result<TurnOutcome, LaneError> {
-        let (position, blind) = (self.position, self.blind_acks(ops));
+        let (position, blind) = (self.known.position, self.known.blind_acks(ops));
         let mut is_blind = vec![false; ops.len()];
         blind.iter().for_each(|ack| is_blind[ack.at] = true);
         let others = || ops.iter().enumerate().filter(|(at, _)| !is_blind[*at]);
@@ -164,15 +164,15 @@ impl Owner {
 
         let mut draft = Draft::default();
         draft.adds = decided.answers.iter().any(is_unseen);
-        self.draft(&mut draft, &decided.changes, &locations, now);
-        blind.iter().for_each(|ack| self.draft_ack(&mut draft, ack, &ops[ack.at], now));
-        let drafted = self.finish(draft, claim);
+        self.known.draft(&mut draft, &decided.changes, &locations, now);
+        blind.iter().for_each(|ack| self.known.draft_ack(&mut draft, ack, &ops[ack.at], now));
+        let drafted = self.known.finish(draft, claim);
         // A refusal is true under any owner.
         let all_refused = !ops.is_empty() && decided.answers.iter().all(|a| matches!(a, Answer::Refused(_)));
         let missed = match self.write(drafted, !all_refused).await? {
             WriteOutcome::Applied { missed } => missed,
             WriteOutcome::Refused(why) => {
-                self.position = position;
+                self.known.position = position;
                 return Ok(TurnOutcome::Refused(TurnRefusals { adding: Some(why), ..refused }));
             }
         };
@@ -216,14 +216,14 @@ impl Owner {
         for op in ops {
             // A timer that the owner has in memory is stored, and is not read again.
             if let Op::Take(Take { id, timer: Some(timer), .. }) = op
-                && let Some((row, at)) = self.first_attempt(*id, || timer.clone())
+                && let Some((row, at)) = self.known.first_attempt(*id, || timer.clone())
             {
                 view.learn(Fact::Row(*id, Some(row)));
                 locations.insert(*id, at);
             }
         }
         self.learn(&mut view, &mut locations, ops.iter().flat_map(first_needs), now).await?;
-        let context = Context { epoch: self.epoch(), prior_claim: self.prior_claim, now };
+        let context = Context { epoch: self.epoch(), prior_claim: self.known.prior_claim, now };
         loop {
             match view.decide(&context, ops) {
                 Ok(decided) => return Ok((decided, locations)),
