@@ -18,6 +18,7 @@ use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::AccessControl;
+use crate::admission::Admission;
 use crate::clock::{BrokerClock, keep};
 use crate::cluster::{
     AddressHolder, BrokerIdentity, ClusterSetup, Joining, PeerEvent, Resources, SOFTWARE, set_up_alone,
@@ -162,7 +163,7 @@ fn assemble(
     let stopping = CancellationToken::new();
     let own = address.clone();
     let context = session_context(&options, &resources, &clock, gate, address, peers, stopping.clone());
-    let limiter = context.limiter.clone();
+    let limiter = context.admission.limiter.clone();
     let seed = if options.engine.seed == 0 { rand::random() } else { options.engine.seed };
     let traces = options.traces.is_some();
     let engine = EngineOptions { partitions, seed, address: own, traces, ..options.engine.clone() };
@@ -246,12 +247,18 @@ fn session_context(
     let info = resources.store.info();
     let counters = resources.counters.clone();
     let limiter = Limiter::new(options.group_limits.clone(), options.engine.preload_ms, counters.clone());
+    let admission = Admission {
+        limiter: Arc::new(limiter),
+        clock: clock.clone(),
+        counters: counters.clone(),
+        has_cluster: peers.is_some(),
+    };
     Arc::new(SessionContext {
         gate,
         clock: clock.clone(),
         counters,
         access: resources.access.clone(),
-        limiter: Arc::new(limiter),
+        admission,
         receiving: Arc::new(ReceiveBudget::new(options.receiving_bytes)),
         receiving_from_brokers: Arc::new(ReceiveBudget::new(limits::MAX_RECEIVING_FROM_BROKERS)),
         outboxes: Arc::new(Outboxes::new(options.outboxes_bytes)),

@@ -157,7 +157,7 @@ async fn shake_hands(
     };
     let connection = match &guard {
         Some(guard) if hello.role != Role::Broker => {
-            let counted = context.limiter.connect(&guard.principal()).map_err(|why| {
+            let counted = context.admission.limiter.connect(&guard.principal()).map_err(|why| {
                 let counter = ShellCounter::SessionsRefused;
                 ReadError::Refused(ConnectionRefusal::new(counter, ErrorCode::LimitReached, why))
             });

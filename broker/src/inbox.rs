@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use mtimer_core::{DeniedOp, SessionEvent, SessionId};
-use mtimer_protocol::{ClientMessage, PeerRequest, Query, RequestOp, Role, Settlement};
+use mtimer_protocol::{RequestOp, Settlement};
 use mtimer_types::Timer;
 use mtimer_types::limits::{MAX_BATCH, MAX_CREDIT, MAX_INGRESS, MAX_SESSION_INFLIGHT, MAX_SESSION_INGRESS};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -175,83 +175,11 @@ fn most_decoded(frame: usize) -> usize {
     ops.max(elements.min(MAX_CREDIT as usize) * size_of::<Settlement>())
 }
 
-/// A message that is not allowed where it came, and why.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct OutOfPlace(pub(crate) &'static str);
-
-/// Messages that the session itself answers, and those for the engine.
-#[derive(Debug)]
-pub(crate) enum Sorted {
-    ForEngine(SessionEvent),
-    ForCluster(ForCluster),
-    Ping(u64),
-    Pong,
-}
-
-/// Messages that the cluster's task answers.
-#[derive(Debug)]
-pub(crate) enum ForCluster {
-    Request(PeerRequest),
-    Query { corr: u64, query: Query },
-}
-
-/// Whether a session of this role may send a message.
-fn fits(role: Role, message: &ClientMessage) -> bool {
-    match message {
-        ClientMessage::Hello(_)
-        | ClientMessage::Query { .. }
-        | ClientMessage::Ping(_)
-        | ClientMessage::Pong(_)
-        | ClientMessage::Goodbye => true,
-        ClientMessage::Peer(_) => role == Role::Broker,
-        ClientMessage::Register { .. }
-        | ClientMessage::Unregister { .. }
-        | ClientMessage::Request(_)
-        | ClientMessage::Settle(_)
-        | ClientMessage::Extend { .. } => role == Role::Client,
-    }
-}
-
-/// Sorts a message that came after the handshake. `cluster`: whether there is one around this
-/// broker.
-pub(crate) fn sort(message: ClientMessage, role: Role, cluster: bool) -> Result<Sorted, OutOfPlace> {
-    if !fits(role, &message) {
-        return Err(OutOfPlace(match role {
-            Role::Client => "a message for another broker",
-            Role::Broker => "a client's message from a broker",
-            Role::Observer => "a client's message from an observer",
-        }));
-    }
-    Ok(Sorted::ForEngine(match message {
-        ClientMessage::Hello(_) => return Err(OutOfPlace("a second hello")),
-        ClientMessage::Ping(n) => return Ok(Sorted::Ping(n)),
-        ClientMessage::Pong(_) => return Ok(Sorted::Pong),
-        ClientMessage::Register { registration, dest, credit } => {
-            SessionEvent::Register { registration, dest, credit }
-        }
-        ClientMessage::Unregister { registration } => SessionEvent::Unregister { registration },
-        ClientMessage::Request(request) => SessionEvent::Request(request),
-        ClientMessage::Settle(settlements) => SessionEvent::Settle(settlements),
-        ClientMessage::Extend { id, epoch, attempt, by_ms } => {
-            SessionEvent::Extend { id, epoch, attempt, by_ms }
-        }
-        ClientMessage::Query { corr, query: query @ (Query::Cluster | Query::Drain { .. }) } if cluster => {
-            return Ok(Sorted::ForCluster(ForCluster::Query { corr, query }));
-        }
-        ClientMessage::Query { corr, query } => SessionEvent::Query { corr, query },
-        ClientMessage::Goodbye => SessionEvent::Goodbye,
-        ClientMessage::Peer(request) if cluster => {
-            return Ok(Sorted::ForCluster(ForCluster::Request(request)));
-        }
-        ClientMessage::Peer(_) => return Err(OutOfPlace("a message for another broker")),
-    }))
-}
-
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt;
-    use mtimer_protocol::Request;
     use mtimer_protocol::ops::Purge;
+    use mtimer_protocol::{Query, Request};
     use mtimer_types::{Time, TimerId};
 
     use super::*;

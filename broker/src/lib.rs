@@ -14,6 +14,7 @@
 
 mod access;
 mod acquire;
+mod admission;
 mod broker;
 mod clock;
 mod cluster;
@@ -45,7 +46,6 @@ mod outbox;
 mod precise;
 mod refused;
 mod reports;
-mod screening;
 mod session;
 mod sessions;
 mod shell;

@@ -5,7 +5,7 @@
 //! Invariant: the tokens and groups that are tracked are bounded ([`MAX_LIMITED`]); a refused
 //! operation uses up nothing of any limit.
 //! Not in here: the kinds of limits ([`mtimer_access::Limits`]), permissions
-//! ([`crate::screening`]).
+//! ([`crate::admission`]).
 //!
 //! Pending timers are those in memory or parked. The engine's task counts them every second
 //! ([`Limiter::note_pending`]); schedules that are due within the preload window are added until

@@ -11,8 +11,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mtimer_core::{SessionEvent, SessionId};
-use mtimer_protocol::{ClientMessage, ErrorCode, Role, ServerMessage, VERSION, Welcome};
+use mtimer_core::SessionId;
+use mtimer_protocol::{ErrorCode, Role, ServerMessage, VERSION, Welcome};
 use mtimer_tls::{ReadHalf, WriteHalf};
 use mtimer_types::limits::{MAX_BATCH, MAX_FRAME};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -21,17 +21,16 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{AccessControl, Guard};
+use crate::admission::{Admission, Admitted, ForCluster, Sender};
 use crate::clock::BrokerClock;
 use crate::cluster::{BrokerIdentity, PeerEvent, PeerWhat, SOFTWARE};
 use crate::counters::{ShellCounter, ShellCounters};
 use crate::frames::{FrameReader, ReceiveBudget};
 use crate::handshake::{ConnectionRefusal, ReadError, read_message};
-use crate::inbox::{EngineGone, ForCluster, Gate, Ingress, IngressPermit, OutOfPlace, Sorted, What, sort};
-use crate::limits::Limiter;
+use crate::inbox::{EngineGone, Gate, Ingress, IngressPermit, What};
 use crate::limits::connections::CountedConnection;
 use crate::outbox::Outboxes;
 use crate::outbox::{Outbox, Overflow};
-use crate::screening::{Allowed, Screened, screen_message};
 use crate::writer::{Pace, WriteError, write_all};
 
 /// How long the last messages to a client may take.
@@ -46,7 +45,7 @@ pub(crate) struct SessionContext {
     pub(crate) clock: Arc<BrokerClock>,
     pub(crate) counters: Arc<ShellCounters>,
     pub(crate) access: Arc<AccessControl>,
-    pub(crate) limiter: Arc<Limiter>,
+    pub(crate) admission: Admission,
     /// Memory for frames that are being received, from other brokers and from everybody else.
     pub(crate) receiving: Arc<ReceiveBudget>,
     pub(crate) receiving_from_brokers: Arc<ReceiveBudget>,
@@ -203,30 +202,17 @@ impl Session<'_> {
             };
             let bytes = frame.body.len();
             drop(frame);
-            let (message, denied) = match self.screen(message, outbox) {
-                Ok(Some(allowed)) => allowed,
-                Ok(None) => continue,
-                Err(end) => return end,
-            };
-            let sent = match sort(message, self.role, context.cluster.is_some()) {
-                Ok(Sorted::ForEngine(SessionEvent::Request(request))) if !denied.is_empty() => {
-                    let event = SessionEvent::Screened { request, denied };
-                    ingress.send_message(event, bytes, permit).await
-                }
-                Ok(Sorted::ForCluster(what)) => {
+            let sent = match context.admission.admit(self.sender(), message) {
+                Ok(Admitted::ForEngine(event)) => ingress.send_message(event, bytes, permit).await,
+                Ok(Admitted::ForCluster(what)) => {
                     *peer |= matches!(what, ForCluster::Request(_));
                     self.tell_cluster(what, outbox).await
                 }
-                Ok(Sorted::ForEngine(event)) => ingress.send_message(event, bytes, permit).await,
-                Ok(Sorted::Pong) => Ok(()),
-                Ok(Sorted::Ping(n)) => {
-                    outbox.push(ServerMessage::Pong(n, context.clock.now().time));
+                Ok(Admitted::Answered(answer)) => {
+                    answer.into_iter().for_each(|answer| outbox.push(answer));
                     Ok(())
                 }
-                Err(OutOfPlace(what)) => {
-                    let text = format!("{what} is not allowed here");
-                    return self.refused(ConnectionRefusal::protocol(ShellCounter::FramesOutOfPlace, text));
-                }
+                Err(refusal) => return self.refused(refusal),
             };
             if sent.is_err() {
                 return SessionEnd::EngineGone;
@@ -234,62 +220,9 @@ impl Session<'_> {
         }
     }
 
-    /// Checks whether the session's token allows a message, and whether its schedules are within
-    /// the limits. Returns the message and the operations of it that are refused, or `None` if it
-    /// has been answered.
-    fn screen(&self, message: ClientMessage, outbox: &Outbox) -> Result<Option<Allowed>, SessionEnd> {
-        let Some((message, denied)) = self.screen_permissions(message, outbox)? else { return Ok(None) };
-        if let Some(refusal) = self.registrations(&message) {
-            outbox.push(refusal);
-            return Ok(None);
-        }
-        let ClientMessage::Request(request) = &message else { return Ok(Some((message, denied))) };
-        let (context, who) = (self.context, self.guard.as_ref().map(|guard| guard.principal()));
-        let denied = context.limiter.screen(|| context.clock.now(), who.as_deref(), request, denied);
-        Ok(Some((message, denied)))
-    }
-
-    /// Counts the registrations of the session's token. Returns the answer to one too many.
-    fn registrations(&self, message: &ClientMessage) -> Option<ServerMessage> {
-        let connection = self.connection?;
-        match message {
-            ClientMessage::Register { registration, .. } => {
-                let (registration, code) = (*registration, ErrorCode::LimitReached);
-                let message = connection.register(registration).err()?;
-                Some(ServerMessage::RegisterRefused { registration, code, message })
-            }
-            ClientMessage::Unregister { registration } => {
-                connection.unregister(*registration);
-                None
-            }
-            _ => None,
-        }
-    }
-
-    fn screen_permissions(
-        &self,
-        message: ClientMessage,
-        outbox: &Outbox,
-    ) -> Result<Option<Allowed>, SessionEnd> {
-        let Some(guard) = &self.guard else { return Ok(Some((message, Vec::new()))) };
-        let principal = guard.principal();
-        let screened = screen_message(&principal, message);
-        let denied = !matches!(&screened, Screened::Allowed((_, denied)) if denied.is_empty());
-        if denied {
-            self.context.counters.refuse(ShellCounter::AccessDenied, self.peer, Some(principal.id()));
-        }
-        match screened {
-            Screened::Allowed(allowed) => Ok(Some(allowed)),
-            Screened::Answered(answer) => {
-                answer.into_iter().for_each(|answer| outbox.push(answer));
-                Ok(None)
-            }
-            Screened::Refused(why) => {
-                let refusal =
-                    ConnectionRefusal::new(ShellCounter::FramesOutOfPlace, ErrorCode::Unauthorized, why);
-                Err(self.refused(refusal))
-            }
-        }
+    fn sender(&self) -> Sender<'_> {
+        let Self { peer, role, connection, .. } = *self;
+        Sender { peer, role, guard: self.guard.as_deref(), connection }
     }
 
     async fn tell_cluster(&self, what: ForCluster, outbox: &Arc<Outbox>) -> Result<(), EngineGone> {
