@@ -6,7 +6,7 @@
 //! Invariant: counting allocates nothing, and no number decides anything.
 //! Not in here: names of metrics, how they are written out.
 
-use mtimer_protocol::ops::{ReplayReply, ScheduleReply};
+use mtimer_protocol::ops::NotDone;
 use mtimer_protocol::{ErrorCode, OpReply};
 use mtimer_types::headers::TRACEPARENT;
 use mtimer_types::limits::MAX_RETRY_TIERS;
@@ -173,8 +173,8 @@ impl Tallies {
 
     /// Counts an answer to an operation if that was not done.
     pub(crate) fn replied(&mut self, reply: &OpReply) {
-        let refusal = match reply {
-            OpReply::Failed { code, .. } => match code {
+        let refusal = match reply.not_done() {
+            Some(NotDone::Failed(code)) => match code {
                 ErrorCode::Invalid => 0,
                 ErrorCode::Unauthorized => 1,
                 ErrorCode::Version => 2,
@@ -188,15 +188,11 @@ impl Tallies {
                 ErrorCode::Stopping => 10,
                 ErrorCode::LimitReached => 15,
             },
-            OpReply::Schedule(ScheduleReply::KeyTaken(_)) | OpReply::Replay(ReplayReply::KeyTaken(_)) => 11,
-            OpReply::Schedule(ScheduleReply::Conflict) => 12,
-            OpReply::Schedule(ScheduleReply::Ended(_)) => 13,
-            OpReply::Moved { .. } => 14,
-            OpReply::Schedule(ScheduleReply::Scheduled { .. } | ScheduleReply::Kept { .. })
-            | OpReply::Replay(ReplayReply::Done | ReplayReply::NotFound)
-            | OpReply::Cancel(_)
-            | OpReply::Reschedule(_)
-            | OpReply::Purge(_) => return,
+            Some(NotDone::KeyTaken) => 11,
+            Some(NotDone::Conflict) => 12,
+            Some(NotDone::Ended) => 13,
+            Some(NotDone::Moved) => 14,
+            None => return,
         };
         self.refusals[refusal] += 1;
     }
@@ -262,6 +258,8 @@ pub struct Figures {
 
 #[cfg(test)]
 mod tests {
+    use mtimer_protocol::ops::{ReplayReply, ScheduleReply};
+
     use super::*;
 
     #[test]

@@ -10,6 +10,7 @@ use bincode::enc::write::Writer;
 use bytes::{Bytes, BytesMut};
 use mtimer_types::limits::{MAX_FRAME, MAX_FRAME_BEFORE_AUTH};
 use serde::{Serialize, de::DeserializeOwned};
+#[cfg(feature = "codec")]
 use tokio_util::codec::LengthDelimitedCodec;
 
 type WireConfig<const LIMIT: usize> = bincode::config::Configuration<
@@ -136,6 +137,7 @@ pub fn decode<M: DeserializeOwned>(body: &BytesMut) -> Result<M, DecodeError> {
 }
 
 /// The frame codec, for frames of at most `max_frame` bytes.
+#[cfg(feature = "codec")]
 pub fn frame_codec(max_frame: usize) -> LengthDelimitedCodec {
     LengthDelimitedCodec::builder().length_field_type::<u32>().max_frame_length(max_frame).new_codec()
 }

@@ -22,7 +22,9 @@ pub use cluster::{
     BrokerEntry, BrokerLoad, BrokerView, ClientView, ClusterView, Heartbeat, MAX_CLIENT_VIEWS, MemberView,
     PartitionView, PeerAnswer, PeerRequest, Topology,
 };
-pub use codec::{DecodeError, EncodeError, decode, encode, encode_frame, frame_codec};
+#[cfg(feature = "codec")]
+pub use codec::frame_codec;
+pub use codec::{DecodeError, EncodeError, decode, encode, encode_frame};
 pub use delivery::{Delivery, SettleRefusal, Settlement};
 pub use error::ErrorCode;
 pub use message::{ClientMessage, Hello, MAGIC, Role, ServerMessage, UNASKED_PONG, VERSION, Welcome};

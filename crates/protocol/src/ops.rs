@@ -14,7 +14,7 @@ use mtimer_types::{InvalidTimer, Time, Verb};
 use serde::{Deserialize, Serialize};
 
 pub use self::cancel::{Cancel, CancelReply};
-pub use self::operation::{Operation, Reply};
+pub use self::operation::{NotDone, Operation, Reply};
 pub use self::purge::{Purge, PurgeReply};
 pub use self::replay::{Replay, ReplayReply};
 pub use self::reschedule::{Reschedule, RescheduleReply};
@@ -122,6 +122,15 @@ macro_rules! operations {
         }
 
         impl OpReply {
+            /// See [`Reply::not_done`].
+            pub fn not_done(&self) -> Option<NotDone> {
+                match self {
+                    Self::Failed { code, .. } => Some(NotDone::Failed(*code)),
+                    Self::Moved { .. } => Some(NotDone::Moved),
+                    $(Self::$name(reply) => reply.not_done()),*
+                }
+            }
+
             /// The samples of the replies of all operations, in their order.
             pub fn samples() -> Vec<Self> {
                 let mut all = Vec::new();

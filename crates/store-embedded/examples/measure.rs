@@ -45,7 +45,7 @@ async fn main() -> Result<(), Failure> {
         }
     };
     let at = Clock::start();
-    run(|p, n| Op::Schedule(Schedule { timer: Arc::new(timer(p, n)), policy: KeyPolicy::Create })).await;
+    run(|p, n| Op::Schedule(Schedule::new(Arc::new(timer(p, n)), KeyPolicy::Create))).await;
     report("schedule", each * u64::from(lanes), at);
     let at = Clock::start();
     let loaded: u64 = join_all(owners.iter().map(load_all)).await.into_iter().sum();

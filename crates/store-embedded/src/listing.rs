@@ -282,7 +282,7 @@ mod tests {
             for _ in 0..timers {
                 let timer = self.timer();
                 let (target, request) = (Target::Id(timer.id), RequestId(self.next));
-                ops.push(Op::Schedule(Schedule { timer: timer.into(), policy: KeyPolicy::Create }));
+                ops.push(Op::Schedule(Schedule::new(timer.into(), KeyPolicy::Create)));
                 ops.push(Op::Cancel(Cancel { target, sent_attempt: None, request }));
             }
             let batch = Batch { now: Time::from_ms(START + second * 1_000), claim: None, ops };
@@ -325,7 +325,7 @@ mod tests {
     fn the_floor_is_not_raised_above_what_is_not_written_yet() {
         let mut store = Committed::new();
         let (timer, now) = (store.timer(), Time::from_ms(START));
-        let ops = vec![Op::Schedule(Schedule { timer: timer.clone().into(), policy: KeyPolicy::Create })];
+        let ops = vec![Op::Schedule(Schedule::new(timer.clone().into(), KeyPolicy::Create))];
         store.view().apply(&Batch { now, claim: None, ops }).unwrap();
         store.partition.removed = FLOOR_EVERY;
         store.churn(0, 1);

@@ -32,7 +32,7 @@ fn timer(n: u64) -> Timer {
 }
 
 fn schedule(n: u64) -> Batch {
-    let ops = vec![Op::Schedule(Schedule { timer: Arc::new(timer(n)), policy: KeyPolicy::Create })];
+    let ops = vec![Op::Schedule(Schedule::new(Arc::new(timer(n)), KeyPolicy::Create))];
     Batch { now: Time::from_ms(1_900_000_000_000), claim: None, ops }
 }
 

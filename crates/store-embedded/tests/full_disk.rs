@@ -137,9 +137,7 @@ async fn fill(lanes: &[Arc<dyn Lane>], from: u64, bytes: usize) -> Vec<u64> {
         let mut calls = Vec::new();
         for (p, lane) in (0_u64..).zip(lanes) {
             let numbers: Vec<u64> = (0..a_batch).map(|n| next + n * lanes.len() as u64 + p).collect();
-            let op = |n: &u64| {
-                Op::Schedule(Schedule { timer: Arc::new(timer(*n, bytes)), policy: KeyPolicy::Create })
-            };
+            let op = |n: &u64| Op::Schedule(Schedule::new(Arc::new(timer(*n, bytes)), KeyPolicy::Create));
             calls.push((lane.apply(batch(numbers.iter().map(op).collect())), numbers));
         }
         next += a_batch * lanes.len() as u64;
@@ -201,7 +199,7 @@ async fn takes(lanes: &[Arc<dyn Lane>], next: &mut u64, bytes: usize) -> bool {
     let timer = Arc::new(timer(*next, bytes));
     let lane = &lanes[0];
     let answers =
-        lane.apply(batch(vec![Op::Schedule(Schedule { timer, policy: KeyPolicy::Create })])).await.unwrap();
+        lane.apply(batch(vec![Op::Schedule(Schedule::new(timer, KeyPolicy::Create))])).await.unwrap();
     let is_taken = matches!(answers[..], [Answer::Schedule(_)]);
     *next += if is_taken { u64::from(PARTITIONS) } else { 0 };
     is_taken
@@ -358,8 +356,7 @@ async fn is_filled_by_somebody_else() {
     let store = open(&disk);
     let mut ours = lanes(&store).await;
     let first: Vec<u64> = (0..64).collect();
-    let add =
-        |n: &u64| Op::Schedule(Schedule { timer: Arc::new(timer(*n, bytes)), policy: KeyPolicy::Create });
+    let add = |n: &u64| Op::Schedule(Schedule::new(Arc::new(timer(*n, bytes)), KeyPolicy::Create));
     for n in &first {
         let answers = ours[(n % u64::from(PARTITIONS)) as usize].apply(batch(vec![add(n)])).await.unwrap();
         assert!(matches!(answers[..], [Answer::Schedule(_)]), "{answers:?}");

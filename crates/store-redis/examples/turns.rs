@@ -90,7 +90,7 @@ fn cpu_us() -> f64 {
 }
 
 fn schedule(timer: &Arc<Timer>) -> Op {
-    Op::Schedule(Schedule { timer: timer.clone(), policy: KeyPolicy::Create })
+    Op::Schedule(Schedule::new(timer.clone(), KeyPolicy::Create))
 }
 
 fn ack(timer: &Arc<Timer>) -> Op {

@@ -50,7 +50,7 @@ async fn prepared(owner: &Owner) -> Vec<(&'static str, Op, Answer)> {
     let newer = keyed(at, "k");
     let (due, request) = (at + 90, RequestId(unique()));
     let reschedule = Op::Reschedule(Reschedule { target: Target::Id(id(5)), due, is_begun: false, request });
-    let replace = Op::Schedule(Schedule { timer: newer.into(), policy: KeyPolicy::Replace });
+    let replace = Op::Schedule(Schedule::new(newer.into(), KeyPolicy::Replace));
     let replaced = ScheduleAnswer::Scheduled { new: true, replaced: Some(old.id) };
     let retry = Verdict::Retry { fire: at + 500, tier: 1, failed: 1, error: "later".into() };
     let trim = Op::Trim(Trim { of: Retained::Dead, before: Time::ZERO, keep: 1, limit: 10 });

@@ -1,4 +1,5 @@
-//! The operations of a partition's owner, and the meaning of each: one module for each.
+//! The operations of a partition's owner, and the meaning of each: one module for each. Of one that
+//! clients ask for it also has the owner's part ([`Asked`]).
 //!
 //! ## Places
 //!
@@ -37,6 +38,7 @@
 //!
 //! [`REPEAT_HORIZON_MS`]: mtimer_types::limits::REPEAT_HORIZON_MS
 
+mod asked;
 mod cancel;
 mod operation;
 mod park;
@@ -51,6 +53,7 @@ mod take;
 mod trim;
 mod unpark;
 
+use mtimer_protocol::RequestOp;
 #[cfg(doc)]
 use mtimer_types::Ended;
 use mtimer_types::{Time, TimerId};
@@ -65,6 +68,7 @@ use crate::place::Retained;
 use crate::record::{Progress, Record};
 use crate::table::{Context, Table};
 
+pub use self::asked::{Applied, Asked, Memory, MemoryEffect};
 pub use self::cancel::Cancel;
 pub use self::operation::{Operation, Origin, Properties};
 pub use self::park::Park;
@@ -146,6 +150,33 @@ macro_rules! operations {
         }
     };
 }
+
+macro_rules! asked_by_clients {
+    ($($name:ident),* $(,)?) => {
+        /// See [`Asked::holds`].
+        pub fn holds(asked: &RequestOp, memory: &impl Memory) -> bool {
+            match asked {
+                $(RequestOp::$name(asked) => asked.holds(memory)),*
+            }
+        }
+
+        /// See [`Asked::complete`].
+        pub fn complete(asked: &RequestOp, memory: &impl Memory, now: Time) -> Op {
+            match asked {
+                $(RequestOp::$name(asked) => Op::$name(asked.complete(memory, now))),*
+            }
+        }
+
+        /// See [`Asked::applied`].
+        pub fn applied(asked: &RequestOp, answer: &Answer) -> Option<Applied> {
+            match asked {
+                $(RequestOp::$name(asked) => asked.applied(answer)),*
+            }
+        }
+    };
+}
+
+asked_by_clients!(Schedule, Cancel, Reschedule, Replay, Purge);
 
 operations!(Schedule, Cancel, Reschedule, Take, Settle, Park, Unpark, Replay, Purge, Trim);
 

@@ -1,8 +1,7 @@
 //! Answers of the store: each is matched with its call by the order, and then applied.
 
-use mtimer_protocol::ops::{self as asked, PurgeReply};
-use mtimer_protocol::{ErrorCode, OpReply, RequestOp};
-use mtimer_store::ops::Trim;
+use mtimer_protocol::ErrorCode;
+use mtimer_store::ops::{self as stored, Applied, Trim};
 use mtimer_store::{Answer, LaneError, ListPage, Refusal, Retained};
 use mtimer_types::{Epoch, PartitionId};
 
@@ -131,24 +130,12 @@ impl Engine {
 
     /// Updates memory with the store's answer to a client's operation, and replies to the client.
     fn asked_applied(&mut self, now: Now, at: PartitionId, asked: Asked, answer: Answer) {
-        let reply: OpReply = match (&asked.op, answer) {
-            (RequestOp::Schedule(asked::Schedule { timer, .. }), Answer::Schedule(answer)) => {
-                self.scheduled(now, timer, asked.key.as_ref(), asked.begun, answer).into()
-            }
-            (RequestOp::Cancel(_), Answer::Cancel(answer)) => self.cancelled(answer).into(),
-            (RequestOp::Reschedule(asked::Reschedule { due, .. }), Answer::Reschedule(answer)) => {
-                self.rescheduled(*due, answer)
-            }
-            (RequestOp::Replay(asked::Replay { id }), answer) => self.replayed(*id, &answer).into(),
-            (RequestOp::Purge(_), Answer::Done) => PurgeReply::Done.into(),
-            (RequestOp::Purge(_), Answer::Gone) => PurgeReply::NotFound.into(),
-            (_, answer) => {
-                let text = format!("an answer of another kind than the operation: {answer:?}");
-                self.not_applied(at, asked, ErrorCode::Unknown, &text);
-                return self.lane_ended(at, LaneError::Broken(text));
-            }
+        let Some(Applied { reply, effect }) = stored::applied(&asked.op, &answer) else {
+            let text = format!("an answer of another kind than the operation: {answer:?}");
+            self.not_applied(at, asked, ErrorCode::Unknown, &text);
+            return self.lane_ended(at, LaneError::Broken(text));
         };
-        self.end_edit(at, asked.held, asked.key);
-        self.reply(asked.reply, reply);
+        self.agree(now, asked.key.as_ref(), effect);
+        self.answer_asked(at, asked, reply);
     }
 }

@@ -86,7 +86,7 @@ impl Engine {
                 if waiting.is_empty() {
                     break;
                 }
-                waiting.into_iter().for_each(|asked| self.decline(at, asked, answer.clone()));
+                waiting.into_iter().for_each(|asked| self.answer_asked(at, asked, answer.clone()));
             }
         }
     }
@@ -161,7 +161,7 @@ impl Engine {
 
     fn answer_overtaken(&mut self, overtaken: Vec<AnsweredHere>) {
         for (at, asked, answer) in overtaken {
-            self.decline(at, asked, answer);
+            self.answer_asked(at, asked, answer);
         }
     }
 }

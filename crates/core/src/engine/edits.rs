@@ -19,50 +19,26 @@
 //!
 //! Not in here: the queue in which edits wait (`queue`), their answers (`replies`).
 
-use mtimer_protocol::RequestOp;
-use mtimer_protocol::ops as asked;
-use mtimer_store::ops::{Cancel, Park, Purge, Replay, Reschedule, Schedule, Settle, Take, Unpark};
-use mtimer_store::{Op, RequestId};
-use mtimer_types::{KeyPolicy, Target, Time, TimerId};
+use mtimer_protocol::ops::Subject;
+use mtimer_store::Op;
+use mtimer_store::ops::{self as stored, Memory, Park, Settle, Take, Unpark};
+use mtimer_types::{Destination, Key, Target, Time, TimerId};
 
 use super::partition::OwnedPartition;
-use super::pending::{Asked, KeyName, Own, Pending, Settling};
+use super::pending::{Asked, Own, Pending, Settling};
 use super::table::{EntryState, TimerEntry};
 
 impl OwnedPartition {
     /// Makes the store's operation of one that leaves at `now`. `None`: it has become pointless.
     pub(super) fn complete(&mut self, now: Time, pending: &mut Pending) -> Option<Op> {
         match pending {
-            Pending::Asked(asked) => Some(self.complete_asked(now, asked)),
+            Pending::Asked(asked) => {
+                let op = stored::complete(&asked.op, self, now);
+                self.hold(asked);
+                Some(op)
+            }
             Pending::Own(own) => self.complete_own(now, own),
         }
-    }
-
-    /// Adds the delivery state of its timer to a client's operation, and holds the timer if the
-    /// operation can change it.
-    fn complete_asked(&mut self, now: Time, asked: &mut Asked) -> Op {
-        if let RequestOp::Schedule(asked::Schedule { policy: KeyPolicy::Keep, .. }) = &asked.op {
-            asked.begun = asked.key.as_ref().is_some_and(|key| self.may_have_begun(key));
-        }
-        let op = match &asked.op {
-            RequestOp::Schedule(asked::Schedule { timer, policy }) => {
-                Schedule { timer: timer.clone(), policy: *policy }.into()
-            }
-            RequestOp::Cancel(asked::Cancel { target, request }) => {
-                // A timer that is being taken is not delivered while this cancel is under way.
-                let sent_attempt = self.named(target).and_then(|id| self.sent_attempt(id));
-                Cancel { target: target.clone(), sent_attempt, request: RequestId(*request) }.into()
-            }
-            RequestOp::Reschedule(asked::Reschedule { target, due, request }) => {
-                let is_begun = self.named(target).is_some_and(|id| self.is_begun(id));
-                let (target, due, request) = (target.clone(), *due, RequestId(*request));
-                Reschedule { target, due, is_begun, request }.into()
-            }
-            RequestOp::Replay(asked::Replay { id }) => Replay { id: *id, fire: now }.into(),
-            RequestOp::Purge(asked::Purge { id }) => Purge { id: *id }.into(),
-        };
-        self.hold(asked);
-        op
     }
 
     fn complete_own(&mut self, now: Time, own: &mut Own) -> Option<Op> {
@@ -90,29 +66,19 @@ impl OwnedPartition {
         })
     }
 
-    /// Holds the timer that a client's operation can change, until it is answered. One that changes
-    /// nothing in any case holds nothing: however often a client repeats it, the timer is sent.
+    /// Holds the timer that a client's operation can change, until it is answered.
     pub(super) fn hold(&mut self, asked: &mut Asked) {
-        let target = match &asked.op {
-            RequestOp::Schedule(asked::Schedule { timer, policy: KeyPolicy::Replace }) => {
-                if let Some(key) = asked.key.as_ref().filter(|key| self.table.by_key(key) != Some(timer.id)) {
-                    self.key_edits.hold(key);
-                }
-                return;
-            }
-            RequestOp::Reschedule(asked::Reschedule { target, due, .. }) => {
-                if self.named(target).is_some_and(|id| self.is_unmovable(id, *due)) {
-                    return;
-                }
-                target
-            }
-            RequestOp::Cancel(asked::Cancel { target, .. }) => target,
-            RequestOp::Schedule(_) | RequestOp::Replay(_) | RequestOp::Purge(_) => return,
-        };
+        if !stored::holds(&asked.op, self) {
+            return;
+        }
         if let Some(key) = &asked.key {
             self.key_edits.hold(key);
         }
-        let Some(id) = self.named(target).filter(|_| asked.held.is_none()) else { return };
+        let named = match asked.op.subject() {
+            Subject::Named(target) => self.named(target),
+            Subject::New(_) | Subject::Retained(_) => None,
+        };
+        let Some(id) = named.filter(|_| asked.held.is_none()) else { return };
         asked.held = Some(id);
         self.edits.hold(id);
         if let Some(entry) = self.table.get_mut(id).filter(|e| !e.taken)
@@ -122,44 +88,38 @@ impl OwnedPartition {
             entry.state = EntryState::Held;
         }
     }
+}
 
-    /// The timer that a target names, as far as memory knows.
-    pub(super) fn named(&self, target: &Target) -> Option<TimerId> {
+impl Memory for OwnedPartition {
+    fn named(&self, target: &Target) -> Option<TimerId> {
         match target {
             Target::Id(id) => Some(*id),
             Target::Key(dest, key) => self.table.by_key(&(dest.clone(), key.clone())),
         }
     }
 
-    /// The attempt of a timer that was sent, here or by the predecessor, and has no outcome in the
-    /// store.
     fn sent_attempt(&self, id: TimerId) -> Option<u32> {
         let attempt = self.table.get(id).and_then(TimerEntry::unsettled_attempt);
         // The predecessor has sent it, and no claim in the store tells.
         attempt.or_else(|| self.inherited.get(id).map(|f| f.attempt))
     }
 
-    /// Whether an attempt of a timer has begun: it cannot be moved any more.
-    fn is_begun(&self, id: TimerId) -> bool {
+    fn has_begun(&self, id: TimerId) -> bool {
         // A take that the store refuses for now is asked for again, even if its time has changed by
         // then.
         let begun = |e: &TimerEntry| e.attempt() > 1 || e.taken || e.state.taking().is_some();
         self.sent_attempt(id).is_some() || self.table.get(id).is_some_and(begun)
     }
 
-    /// Whether an attempt of the timer that has a key may have begun, as far as the store does not
-    /// know.
-    fn may_have_begun(&self, name: &KeyName) -> bool {
-        match self.table.by_key(name) {
-            Some(id) => self.is_begun(id),
+    fn may_have_begun(&self, dest: &Destination, key: &Key) -> bool {
+        match self.table.by_key(&(dest.clone(), key.clone())) {
+            Some(id) => self.has_begun(id),
             // Inherited deliveries name no keys: it may be one that the predecessor has sent.
             None => self.awaits_timers(),
         }
     }
 
-    /// Whether the store is certain to refuse to move a timer to `due`.
-    fn is_unmovable(&self, id: TimerId, due: Time) -> bool {
-        let past = |e: &TimerEntry| e.record.timer.is_past_deadline(due);
-        self.is_begun(id) || self.table.get(id).is_some_and(past)
+    fn deadline(&self, id: TimerId) -> Option<Time> {
+        self.table.get(id)?.record.timer.deadline
     }
 }

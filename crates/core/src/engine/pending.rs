@@ -52,14 +52,12 @@ pub(super) struct Asked {
     pub(super) key: Option<KeyName>,
     /// The timer that it holds.
     pub(super) held: Option<TimerId>,
-    /// A schedule with keep: an attempt to deliver the timer that has the key may have begun.
-    pub(super) begun: bool,
 }
 
 impl Asked {
     pub(super) fn new(op: RequestOp, reply: ReplyRef) -> Self {
         let key = op.subject().key().map(|(dest, key)| (dest.clone(), key.clone()));
-        Self { op, reply, key, held: None, begun: false }
+        Self { op, reply, key, held: None }
     }
 }
 

@@ -6,9 +6,10 @@
 
 use std::sync::Arc;
 
-use mtimer_protocol::ops::{self as asked, CancelReply, ReplayReply, RescheduleReply, ScheduleReply};
-use mtimer_protocol::{ErrorCode, OpReply, RequestOp};
-use mtimer_store::{Answer, CancelAnswer, Record, Refusal, RescheduleAnswer, ScheduleAnswer};
+use mtimer_protocol::ops::Subject;
+use mtimer_protocol::{ErrorCode, OpReply};
+use mtimer_store::ops::MemoryEffect;
+use mtimer_store::{Record, Refusal};
 use mtimer_types::{DeadReason, PartitionId, Time, Timer, TimerId};
 
 use super::Engine;
@@ -16,15 +17,12 @@ use super::pending::{Asked, KeyName, failed};
 use crate::api::{Counter, Now};
 
 impl Engine {
-    /// Answers an operation of a client that the store has not applied, or not confirmed.
-    pub(super) fn decline(&mut self, at: PartitionId, asked: Asked, answer: OpReply) {
-        let Asked { op, reply, key, held, .. } = asked;
+    /// Answers an operation of a client that was on its way: its timer is no longer held, nor its
+    /// key.
+    pub(super) fn answer_asked(&mut self, at: PartitionId, asked: Asked, answer: OpReply) {
+        let Asked { op, reply, key, held } = asked;
         self.end_edit(at, held, key);
-        if op.subject().brings().is_some() {
-            self.reply_known(reply, answer)
-        } else {
-            self.reply(reply, answer)
-        }
+        self.reply_to(&op, reply, answer);
     }
 
     /// An edit was answered: releases the timer that it held, and the key.
@@ -46,41 +44,48 @@ impl Engine {
         }
     }
 
-    pub(super) fn scheduled(
-        &mut self,
-        now: Now,
-        timer: &Arc<Timer>,
-        key: Option<&KeyName>,
-        begun: bool,
-        answer: ScheduleAnswer,
-    ) -> ScheduleReply {
-        let (id, at) = (timer.id, timer.id.partition());
-        let said = match answer {
-            ScheduleAnswer::Scheduled { new, replaced } => {
-                self.supersede(id, key, replaced);
+    /// Memory agrees with what the store has done for a client. `key`: that the operation has named
+    /// or brought along.
+    pub(super) fn agree(&mut self, now: Now, key: Option<&KeyName>, effect: MemoryEffect) {
+        match effect {
+            MemoryEffect::Nothing => {}
+            MemoryEffect::Filed { timer, new, replaced } => {
+                self.supersede(timer.id, key, replaced);
                 self.count(Counter::Scheduled, u64::from(new));
-                let within =
-                    self.partition(at).is_some_and(|p| timer.due <= p.horizon() && !p.table.contains(id));
-                if within && new {
-                    let due = timer.due;
-                    self.adopt(now, Record::accepted(timer.clone(), now.time), due, false);
-                } else if within {
-                    // Stored earlier; by now it may be anywhere.
-                    self.fetch(id);
+                self.filed(now, timer, new);
+            }
+            MemoryEffect::Cancelled(id) => {
+                self.count(Counter::Cancelled, 1);
+                self.forget(id);
+            }
+            MemoryEffect::Stopped { id, died } => {
+                self.count(Counter::CancelTooLate, 1);
+                if let Some(failed) = died {
+                    self.note_death(id, DeadReason::Stopped, failed);
                 }
-                ScheduleReply::Scheduled { new, replaced }
+                self.stop_attempts(id);
             }
-            ScheduleAnswer::Kept { id, begun: stored } => {
-                ScheduleReply::Kept { id, being_delivered: begun || stored }
+            MemoryEffect::Moved { id, due } => {
+                self.count(Counter::Rescheduled, 1);
+                self.move_to(id, due);
             }
-            ScheduleAnswer::KeyTaken(id) => ScheduleReply::KeyTaken(id),
-            ScheduleAnswer::Conflict => ScheduleReply::Conflict,
-            ScheduleAnswer::Ended(ended) => ScheduleReply::Ended(ended),
-        };
-        if !matches!(said, ScheduleReply::Scheduled { .. } | ScheduleReply::Kept { .. }) {
-            self.count(Counter::ScheduleRefused, 1);
+            MemoryEffect::Replayed(id) => self.fetch(id),
         }
-        said
+    }
+
+    /// A timer is stored: it comes into memory if its time is near.
+    fn filed(&mut self, now: Now, timer: Arc<Timer>, new: bool) {
+        let (id, due) = (timer.id, timer.due);
+        let Some(p) = self.partition(id.partition()) else { return };
+        if due > p.horizon() || p.table.contains(id) {
+            return;
+        }
+        if new {
+            self.adopt(now, Record::accepted(timer, now.time), due, false);
+        } else {
+            // Stored earlier; by now it may be anywhere.
+            self.fetch(id);
+        }
     }
 
     /// The timer that had the key of a newly scheduled one has ended as replaced, unless this is
@@ -96,25 +101,6 @@ impl Engine {
         }
     }
 
-    pub(super) fn cancelled(&mut self, answer: CancelAnswer) -> CancelReply {
-        match answer {
-            CancelAnswer::Cancelled(id) => {
-                self.count(Counter::Cancelled, 1);
-                self.forget(id);
-                CancelReply::Cancelled(id)
-            }
-            CancelAnswer::TooLate(id) | CancelAnswer::Died { id, .. } => {
-                self.count(Counter::CancelTooLate, 1);
-                if let CancelAnswer::Died { failed, .. } = answer {
-                    self.note_death(id, DeadReason::Stopped, failed);
-                }
-                self.stop_attempts(id);
-                CancelReply::TooLate(id)
-            }
-            CancelAnswer::NotFound => CancelReply::NotFound,
-        }
-    }
-
     /// A cancel came too late: the delivery under way is the last. The store has made the timer a
     /// dead letter if it waited for another one. (If this answers a repeat, a replay may have given
     /// the timer new attempts: the store is read to find out.)
@@ -124,22 +110,6 @@ impl Engine {
             entry.record.progress.stopped = true;
         }
         self.read_anew(id);
-    }
-
-    pub(super) fn rescheduled(&mut self, due: Time, answer: RescheduleAnswer) -> OpReply {
-        match answer {
-            RescheduleAnswer::Rescheduled(id) => {
-                self.count(Counter::Rescheduled, 1);
-                self.move_to(id, due);
-                RescheduleReply::Rescheduled(id).into()
-            }
-            RescheduleAnswer::TooLate(id) => RescheduleReply::TooLate(id).into(),
-            RescheduleAnswer::PastDeadline(id) => {
-                let text = format!("timer {id} has a deadline before {}: nothing was changed", due.utc());
-                failed(ErrorCode::Invalid, text)
-            }
-            RescheduleAnswer::NotFound => RescheduleReply::NotFound.into(),
-        }
     }
 
     /// The store has moved a timer to another time, now or when this request was first sent; since
@@ -156,20 +126,9 @@ impl Engine {
         }
     }
 
-    pub(super) fn replayed(&mut self, id: TimerId, answer: &Answer) -> ReplayReply {
-        match answer {
-            Answer::Done => {
-                self.fetch(id);
-                ReplayReply::Done
-            }
-            Answer::KeyTaken(by) => ReplayReply::KeyTaken(*by),
-            _ => ReplayReply::NotFound,
-        }
-    }
-
     /// An operation of a client that was not applied.
     pub(super) fn not_applied(&mut self, at: PartitionId, asked: Asked, code: ErrorCode, message: &str) {
-        self.decline(at, asked, failed(code, message));
+        self.answer_asked(at, asked, failed(code, message));
     }
 
     pub(super) fn refused(&mut self, at: PartitionId, asked: Asked, refusal: Refusal) {
@@ -189,17 +148,17 @@ impl Engine {
     /// one that was filed must be.
     fn reread(&mut self, at: PartitionId, asked: &Asked) {
         let holder = || self.partitions.get(at)?.table.by_key(asked.key.as_ref()?);
-        match &asked.op {
-            RequestOp::Schedule(asked::Schedule { timer, .. }) => {
-                if let Some(holder) = holder().filter(|holder| *holder != timer.id) {
+        match asked.op.subject() {
+            Subject::New(timer) => {
+                let (id, due) = (timer.id, timer.due);
+                if let Some(holder) = holder().filter(|holder| *holder != id) {
                     self.read_anew(holder);
                 }
-                if self.partition(at).is_some_and(|p| timer.due <= p.horizon()) {
-                    self.fetch(timer.id);
+                if self.partition(at).is_some_and(|p| due <= p.horizon()) {
+                    self.fetch(id);
                 }
             }
-            RequestOp::Cancel(asked::Cancel { target, .. })
-            | RequestOp::Reschedule(asked::Reschedule { target, .. }) => {
+            Subject::Named(target) => {
                 // A timer that is named by its key may have come into memory since.
                 match asked.held.or_else(holder) {
                     Some(id) if self.partition(at).is_some_and(|p| p.table.contains(id)) => {
@@ -208,8 +167,7 @@ impl Engine {
                     _ => self.look(at, target.clone()),
                 }
             }
-            RequestOp::Replay(asked::Replay { id }) => self.fetch(*id),
-            RequestOp::Purge(_) => {}
+            Subject::Retained(id) => self.fetch(id),
         }
     }
 }

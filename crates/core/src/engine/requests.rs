@@ -3,8 +3,9 @@
 //!
 //! Not in here: the effects of the answers (`replies`), questions (`queries`).
 
-use mtimer_protocol::ops::{ScheduleReply, Subject};
+use mtimer_protocol::ops::Subject;
 use mtimer_protocol::{ErrorCode, OpReply, Request, RequestOp};
+use mtimer_store::ops::Memory;
 use mtimer_types::limits::{MAX_BATCH, MAX_SENT_AHEAD_MS, MAX_SESSION_INFLIGHT, REPEAT_HORIZON_MS};
 use mtimer_types::{PartitionId, Target, Time};
 
@@ -14,7 +15,7 @@ use super::pending::{Asked, ReplyRef, failed};
 use super::queue::QueueClass;
 use super::table::EntryState;
 use super::{Engine, EnginePhase};
-use crate::api::{Counter, DeniedOp, Now, SessionId};
+use crate::api::{DeniedOp, Now, SessionId};
 
 /// Returns the reply to a request that did not leave for the store.
 pub(super) fn away(why: &str) -> OpReply {
@@ -66,7 +67,7 @@ impl Engine {
         for (index, op) in ops.into_iter().enumerate() {
             let reply = ReplyRef { request: open, index };
             match (denied.next_if(|denied| denied.at == index), &blanket) {
-                (Some(denied), _) => self.refuse(&op, reply, failed(denied.code, denied.why)),
+                (Some(denied), _) => self.reply_to(&op, reply, failed(denied.code, denied.why)),
                 (None, Some(refusal)) => self.reply(reply, refusal.clone()),
                 (None, None) => self.admit(now, op, reply),
             }
@@ -77,13 +78,13 @@ impl Engine {
     fn admit(&mut self, now: Now, op: RequestOp, reply: ReplyRef) {
         let at = op.subject().partition(self.options.partitions);
         if let Err(refusal) = self.check(now, &op, at) {
-            return self.refuse(&op, reply, refusal);
+            return self.reply_to(&op, reply, refusal);
         }
         let Some(p) = self.partitions.get_mut(at) else { return };
         if let Some(timer) = op.subject().brings()
             && let Some(known) = p.known(&mut self.recent, now, timer)
         {
-            return self.reply_known(reply, known);
+            return self.reply_to(&op, reply, known);
         }
         // Behind a backlog it holds its timer only once it leaves for the store.
         let soon = p.queue.len() < self.options.batch_ops;
@@ -93,15 +94,9 @@ impl Engine {
             Admission::TooMany(Asked { op, reply, key, .. }) => {
                 let key = key.as_ref().map_or("", |(_, key)| key.as_str());
                 let text = format!("key {key} has {KEY_OPS} operations waiting: try again later");
-                self.refuse(&op, reply, failed(ErrorCode::Overloaded, text));
+                self.reply_to(&op, reply, failed(ErrorCode::Overloaded, text));
             }
         }
-    }
-
-    /// Answers an operation that was not admitted.
-    fn refuse(&mut self, op: &RequestOp, reply: ReplyRef, refusal: OpReply) {
-        self.count(Counter::ScheduleRefused, u64::from(op.subject().brings().is_some()));
-        self.reply(reply, refusal);
     }
 
     fn check(&mut self, now: Now, op: &RequestOp, at: PartitionId) -> Result<(), OpReply> {
@@ -149,21 +144,13 @@ impl Engine {
         let session = self.requests.session(asked.reply).unwrap_or(SessionId(0));
         let Some(p) = self.partition(at) else {
             let refusal = self.not_served(at);
-            return self.reply(asked.reply, refusal);
+            return self.reply_to(&asked.op, asked.reply, refusal);
         };
         if soon {
             p.hold(&mut asked);
         }
         let class = p.class_behind(&asked).unwrap_or(QueueClass::Session(session));
         p.queue.push_asked(class, asked);
-    }
-
-    /// Answers a schedule without the store.
-    pub(super) fn reply_known(&mut self, reply: ReplyRef, known: OpReply) {
-        if !matches!(known, OpReply::Schedule(ScheduleReply::Scheduled { .. })) {
-            self.count(Counter::ScheduleRefused, 1);
-        }
-        self.reply(reply, known);
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! Nothing in here decides; nothing in here calls a stage.
 
-use mtimer_protocol::{OpReply, QueryAnswer, ServerMessage, SettleRefusal};
+use mtimer_protocol::{OpReply, QueryAnswer, RequestOp, ServerMessage, SettleRefusal};
 use mtimer_types::{PartitionId, TimerId};
 
 use super::Engine;
@@ -78,6 +78,13 @@ impl Engine {
         if self.roster.end_operations(session, replies.len()) {
             self.effects.push(Effect::Send(session, ServerMessage::Reply { corr, replies }));
         }
+    }
+
+    /// Answers one operation of a request, and counts a schedule that was not done.
+    pub(super) fn reply_to(&mut self, op: &RequestOp, to: ReplyRef, reply: OpReply) {
+        let is_refused_schedule = op.subject().brings().is_some() && reply.not_done().is_some();
+        self.count(Counter::ScheduleRefused, u64::from(is_refused_schedule));
+        self.reply(to, reply);
     }
 
     /// One settlement of a message is done.

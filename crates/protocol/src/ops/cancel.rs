@@ -3,7 +3,7 @@
 use mtimer_types::{InvalidTimer, Target, Time, TimerId, Verb};
 use serde::{Deserialize, Serialize};
 
-use super::operation::{Operation, Reply};
+use super::operation::{NotDone, Operation, Reply};
 use super::subject::Subject;
 use crate::sample;
 
@@ -46,6 +46,10 @@ impl Operation for Cancel {
 }
 
 impl Reply for CancelReply {
+    fn not_done(&self) -> Option<NotDone> {
+        None
+    }
+
     fn samples() -> Vec<Self> {
         vec![Self::Cancelled(sample::id()), Self::TooLate(sample::id()), Self::NotFound]
     }

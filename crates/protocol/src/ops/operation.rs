@@ -5,6 +5,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::subject::Subject;
+use crate::error::ErrorCode;
 
 /// One kind of operation.
 pub trait Operation: Serialize + DeserializeOwned {
@@ -29,8 +30,26 @@ pub trait Operation: Serialize + DeserializeOwned {
     fn samples() -> Vec<Self>;
 }
 
+/// Why an operation was not done, as brokers count it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NotDone {
+    /// It failed, so.
+    Failed(ErrorCode),
+    /// Another broker is to be asked.
+    Moved,
+    /// Another live timer has the key.
+    KeyTaken,
+    /// The id is in use with other content.
+    Conflict,
+    /// The timer of the id has ended.
+    Ended,
+}
+
 /// The replies of one kind of operation.
 pub trait Reply: Serialize + DeserializeOwned {
+    /// Why it was not done, if brokers count that. Too late or not found is an answer like others.
+    fn not_done(&self) -> Option<NotDone>;
+
     /// Values for tests over all operations: at least one of each variant. New ones go to the end.
     fn samples() -> Vec<Self>;
 }

@@ -3,7 +3,7 @@
 use mtimer_types::{InvalidTimer, Time, TimerId, Verb};
 use serde::{Deserialize, Serialize};
 
-use super::operation::{Operation, Reply};
+use super::operation::{NotDone, Operation, Reply};
 use super::subject::Subject;
 use crate::sample;
 
@@ -42,6 +42,10 @@ impl Operation for Purge {
 }
 
 impl Reply for PurgeReply {
+    fn not_done(&self) -> Option<NotDone> {
+        None
+    }
+
     fn samples() -> Vec<Self> {
         vec![Self::Done, Self::NotFound]
     }

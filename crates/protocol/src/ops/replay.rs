@@ -3,7 +3,7 @@
 use mtimer_types::{InvalidTimer, Time, TimerId, Verb};
 use serde::{Deserialize, Serialize};
 
-use super::operation::{Operation, Reply};
+use super::operation::{NotDone, Operation, Reply};
 use super::subject::Subject;
 use crate::sample;
 
@@ -44,6 +44,13 @@ impl Operation for Replay {
 }
 
 impl Reply for ReplayReply {
+    fn not_done(&self) -> Option<NotDone> {
+        match self {
+            Self::KeyTaken(_) => Some(NotDone::KeyTaken),
+            Self::Done | Self::NotFound => None,
+        }
+    }
+
     fn samples() -> Vec<Self> {
         vec![Self::Done, Self::NotFound, Self::KeyTaken(sample::id())]
     }

@@ -4,7 +4,7 @@ use mtimer_types::timer::check_distance;
 use mtimer_types::{InvalidTimer, Target, Time, TimerId, Verb};
 use serde::{Deserialize, Serialize};
 
-use super::operation::{Operation, Reply};
+use super::operation::{NotDone, Operation, Reply};
 use super::subject::Subject;
 use crate::sample;
 
@@ -50,6 +50,10 @@ impl Operation for Reschedule {
 }
 
 impl Reply for RescheduleReply {
+    fn not_done(&self) -> Option<NotDone> {
+        None
+    }
+
     fn samples() -> Vec<Self> {
         vec![Self::Rescheduled(sample::id()), Self::TooLate(sample::id()), Self::NotFound]
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mtimer_types::{Ended, InvalidTimer, KeyPolicy, Time, Timer, TimerId, Verb};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::operation::{Operation, Reply};
+use super::operation::{NotDone, Operation, Reply};
 use super::subject::Subject;
 use crate::sample;
 
@@ -72,6 +72,15 @@ impl Operation for Schedule {
 }
 
 impl Reply for ScheduleReply {
+    fn not_done(&self) -> Option<NotDone> {
+        match self {
+            Self::Scheduled { .. } | Self::Kept { .. } => None,
+            Self::KeyTaken(_) => Some(NotDone::KeyTaken),
+            Self::Conflict => Some(NotDone::Conflict),
+            Self::Ended(_) => Some(NotDone::Ended),
+        }
+    }
+
     fn samples() -> Vec<Self> {
         let id = sample::id();
         let answered = [

@@ -61,7 +61,7 @@ impl Writer {
         let mode = if self.chance(5) { Mode::AtLeastOnce } else { Mode::AtMostOnce };
         self.timers.insert(id, Known { mode, deliveries: 0, changed_by: batch });
         let timer = Arc::new(Timer { id, due, mode, ..timer(self.made, 40) });
-        Op::Schedule(Schedule { timer, policy: KeyPolicy::Create })
+        Op::Schedule(Schedule::new(timer, KeyPolicy::Create))
     }
 
     /// What an owner or a client may do to a timer that is in this place.

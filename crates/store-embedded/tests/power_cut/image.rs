@@ -36,7 +36,7 @@ pub(crate) fn timer(n: u64, bytes: usize) -> Timer {
 
 /// A batch of new timers of so many bytes each.
 pub(crate) fn batch(timers: impl IntoIterator<Item = u64>, bytes: usize) -> Batch {
-    let op = |n| Op::Schedule(Schedule { timer: Arc::new(timer(n, bytes)), policy: KeyPolicy::Create });
+    let op = |n| Op::Schedule(Schedule::new(Arc::new(timer(n, bytes)), KeyPolicy::Create));
     let ops = timers.into_iter().map(op).collect();
     Batch { now: Time::from_ms(1_900_000_000_000), claim: None, ops }
 }

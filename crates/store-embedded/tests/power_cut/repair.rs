@@ -143,7 +143,7 @@ async fn at_most_once_timers_that_were_due_are_not_delivered_after_a_loss() {
     let lane = acquire(&store).await;
     for n in 0..4 {
         let timer = Arc::new(at_most_once(n));
-        apply(&lane, Op::Schedule(Schedule { timer, policy: KeyPolicy::Create })).await;
+        apply(&lane, Op::Schedule(Schedule::new(timer, KeyPolicy::Create))).await;
     }
     schedule(&lane, 10..13, PAYLOAD).await;
     let before = Image::of(dir.path());

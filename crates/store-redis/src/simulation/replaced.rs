@@ -80,7 +80,7 @@ fn sequence(data: &Data, cluster: &str) -> Value {
 }
 
 fn schedule(random: u64) -> Batch {
-    let op = Op::Schedule(Schedule { timer: timer(random, None).into(), policy: KeyPolicy::Create });
+    let op = Op::Schedule(Schedule::new(timer(random, None).into(), KeyPolicy::Create));
     Batch { ops: vec![op], ..empty() }
 }
 

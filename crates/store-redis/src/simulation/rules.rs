@@ -201,7 +201,7 @@ fn wait_follows_a_write_of_its_own_connection() {
 }
 
 fn schedule(timer: &Timer) -> Op {
-    Op::Schedule(Schedule { timer: timer.clone().into(), policy: KeyPolicy::Create })
+    Op::Schedule(Schedule::new(timer.clone().into(), KeyPolicy::Create))
 }
 
 /// An acknowledgement, written blind, of a timer that was cancelled, whose key names another by
@@ -242,7 +242,7 @@ fn torn_replacement() -> Check {
         let (old, new) = (timer(1, Some("a")), timer(2, Some("a")));
         alive(run.owner.apply(batch(schedule(&old)), HandedOver::now()).await)?;
         run.server.state().last_steps = Some(steps);
-        let replace = Op::Schedule(Schedule { timer: new.clone().into(), policy: KeyPolicy::Replace });
+        let replace = Op::Schedule(Schedule::new(new.clone().into(), KeyPolicy::Replace));
         let replaced = run.owner.apply(batch(replace), HandedOver::now());
         let unanswered = tokio::time::timeout(torn::DEAD_AFTER, replaced).await.is_err();
         same("whether the owner has died", &unanswered, &true)?;

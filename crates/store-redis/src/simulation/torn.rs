@@ -95,7 +95,7 @@ async fn survives(run: &mut Run, states: &[Model]) -> Check {
 async fn takes_its_key(run: &mut Run, like: Timer) -> Check<Option<TimerId>> {
     let id = TimerId::new(like.due, run.now, PARTITION, run.random.next_u64());
     let timer = Timer { id, ..like };
-    let op = Op::Schedule(Schedule { timer: timer.clone().into(), policy: KeyPolicy::Create });
+    let op = Op::Schedule(Schedule::new(timer.clone().into(), KeyPolicy::Create));
     let answers =
         alive(run.owner.apply(Batch { now: run.now, claim: None, ops: vec![op] }, HandedOver::now()).await)?;
     match answers[..] {

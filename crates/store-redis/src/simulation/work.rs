@@ -90,11 +90,11 @@ impl Run {
         match kind {
             Schedule => {
                 let policy = r.pick(&[KeyPolicy::Create, KeyPolicy::Replace, KeyPolicy::Keep]);
-                Op::Schedule(Schedule { timer: timer.into(), policy })
+                Op::Schedule(Schedule::new(timer.into(), policy))
             }
             ScheduleChanged => {
                 let timer = Timer { callback_timeout_ms: Some(1_234), ..timer };
-                Op::Schedule(Schedule { timer: timer.into(), policy: KeyPolicy::Create })
+                Op::Schedule(Schedule::new(timer.into(), KeyPolicy::Create))
             }
             Cancel => {
                 let sent_attempt = r.one_in(4).then(|| r.pick(&[1, 1, 2, 4]));

@@ -41,7 +41,7 @@ pub fn keyed(due: Time, key: &str) -> Timer {
 }
 
 pub fn schedule(timer: &Timer) -> Op {
-    Op::Schedule(Schedule { timer: Arc::new(timer.clone()), policy: KeyPolicy::Create })
+    Op::Schedule(Schedule::new(Arc::new(timer.clone()), KeyPolicy::Create))
 }
 
 pub fn ack(id: TimerId) -> Op {

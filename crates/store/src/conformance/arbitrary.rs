@@ -6,7 +6,7 @@ use super::kit::Kit;
 use super::pair::schedule_with;
 use super::seeded::SeededRandom;
 use super::values::{DAY, HOUR, MINUTE, SECOND, unique};
-use crate::ops::{Cancel, Park, Purge, Replay, Reschedule, Trim, Unpark};
+use crate::ops::{Cancel, Park, Purge, Replay, Reschedule, Schedule, Trim, Unpark};
 use crate::{Op, RequestId, Retained, Verdict};
 
 /// The clock moves in steps of so many ms.
@@ -110,7 +110,8 @@ pub(super) fn arbitrary_op(kind: Kind, timer: Timer, now: Time, r: &mut SeededRa
     let settle = |verdict| Op::settle(id, verdict);
     match kind {
         Kind::Schedule => {
-            schedule_with(&timer, r.pick(&[KeyPolicy::Create, KeyPolicy::Replace, KeyPolicy::Keep]))
+            let policy = r.pick(&[KeyPolicy::Create, KeyPolicy::Replace, KeyPolicy::Keep]);
+            Schedule { timer: timer.into(), policy, may_have_begun: r.one_in(8) }.into()
         }
         Kind::ScheduleOther => {
             let other = Timer { callback_timeout_ms: Some(1_234), ..timer };

@@ -125,7 +125,7 @@ impl Model {
 
     pub fn apply(&mut self, now: Time, op: &Op) -> Answer {
         match op {
-            Op::Schedule(Schedule { timer, policy }) => Answer::Schedule(self.schedule(now, timer, *policy)),
+            Op::Schedule(op) => Answer::Schedule(self.schedule(now, op)),
             Op::Cancel(Cancel { target, sent_attempt, request }) => {
                 if let Some(old) = self.requests.get(&request.0) {
                     return old.clone();
@@ -169,7 +169,8 @@ impl Model {
         }
     }
 
-    fn schedule(&mut self, now: Time, timer: &Timer, policy: KeyPolicy) -> ScheduleAnswer {
+    fn schedule(&mut self, now: Time, op: &Schedule) -> ScheduleAnswer {
+        let timer = &*op.timer;
         if let Some(e) = self.timers.get(&timer.id) {
             let same = e.timer.same_content(timer);
             return if same {
@@ -182,9 +183,11 @@ impl Model {
             return ScheduleAnswer::Ended(*ended);
         }
         let holder = timer.key.as_ref().and_then(|key| self.holder(&timer.dest, key));
-        match (holder, policy) {
+        match (holder, op.policy) {
             (Some(id), KeyPolicy::Create) => return ScheduleAnswer::KeyTaken(id),
-            (Some(id), KeyPolicy::Keep) => return ScheduleAnswer::Kept { id, begun: self.has_begun(id) },
+            (Some(id), KeyPolicy::Keep) => {
+                return ScheduleAnswer::Kept { id, begun: op.may_have_begun || self.has_begun(id) };
+            }
             (Some(id), KeyPolicy::Replace) => self.end(id, Ended::Replaced),
             (None, _) => {}
         }

@@ -85,7 +85,7 @@ impl Owner {
     }
 
     pub(super) async fn schedule_as(&self, timer: &Timer, policy: KeyPolicy) -> ScheduleAnswer {
-        match self.one(Op::Schedule(Schedule { timer: Arc::new(timer.clone()), policy })).await {
+        match self.one(Op::Schedule(Schedule::new(Arc::new(timer.clone()), policy))).await {
             Answer::Schedule(answer) => answer,
             other => panic!("a schedule was answered with {other:?}"),
         }

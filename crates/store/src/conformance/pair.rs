@@ -306,5 +306,5 @@ pub(super) fn same_state(store: &State, reference: &State) -> Check {
 
 /// An operation that schedules.
 pub(super) fn schedule_with(timer: &mtimer_types::Timer, policy: mtimer_types::KeyPolicy) -> Op {
-    Op::Schedule(Schedule { timer: Arc::new(timer.clone()), policy })
+    Op::Schedule(Schedule::new(Arc::new(timer.clone()), policy))
 }

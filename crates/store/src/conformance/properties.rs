@@ -65,7 +65,7 @@ mod tests {
         let timer = Arc::new(Timer::new(id, Destination::new("g", "a").unwrap(), fire));
         let target = Target::Id(id);
         [
-            Schedule { timer, policy: KeyPolicy::Create }.into(),
+            Schedule::new(timer, KeyPolicy::Create).into(),
             Cancel { target: target.clone(), sent_attempt: None, request }.into(),
             Reschedule { target, due: fire, is_begun: false, request }.into(),
             Op::take(id, 0),

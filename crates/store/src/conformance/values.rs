@@ -47,7 +47,7 @@ pub(super) fn pending_at(fire: Time) -> Option<Place> {
 }
 
 pub(super) fn schedule_op(timer: &Timer) -> Op {
-    Op::Schedule(Schedule { timer: Arc::new(timer.clone()), policy: KeyPolicy::Create })
+    Op::Schedule(Schedule::new(Arc::new(timer.clone()), KeyPolicy::Create))
 }
 
 pub(super) fn dead_verdict(failed: u32) -> Verdict {

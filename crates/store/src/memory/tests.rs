@@ -30,7 +30,7 @@ fn batch(ops: Vec<Op>) -> Batch {
 }
 
 fn schedule(n: u64, due: u64) -> Batch {
-    batch(vec![Op::Schedule(Schedule { timer: Arc::new(timer(n, due)), policy: KeyPolicy::Create })])
+    batch(vec![Op::Schedule(Schedule::new(Arc::new(timer(n, due)), KeyPolicy::Create))])
 }
 
 fn scheduled(new: bool) -> Vec<Answer> {
@@ -257,7 +257,7 @@ fn timers_in_every_place_are_no_residue() {
     for n in 0..9 {
         let timer = Timer { mode: Mode::AtMostOnce, ..timer(n, 60_000) };
         let id = timer.id;
-        apply(Op::Schedule(Schedule { timer: Arc::new(timer), policy: KeyPolicy::Create }));
+        apply(Op::Schedule(Schedule::new(Arc::new(timer), KeyPolicy::Create)));
         match n {
             0 => {}
             1 | 2 => apply(Op::Park(Park { id, failed: 0 })),

@@ -1,7 +1,9 @@
 //! Cancel: a client takes a timer back.
 
-use mtimer_types::{DeadReason, Ended, Target, TimerId};
+use mtimer_protocol::ops::{self as asked, CancelReply};
+use mtimer_types::{DeadReason, Ended, Target, Time, TimerId};
 
+use super::asked::{Applied, Asked, Memory, MemoryEffect};
 use super::operation::{Operation, Origin, Properties};
 use super::steps::{dead_letter, end, resolve, untouched};
 use super::subject::Subject;
@@ -102,5 +104,32 @@ fn cancel_unseen<T: Table>(table: &mut T, ctx: &Context, id: TimerId) -> Result<
             table.set_ended(id, Ended::CancelledUnseen, ctx.now)?;
             Ok(CancelAnswer::NotFound)
         }
+    }
+}
+
+impl Asked for asked::Cancel {
+    type Op = Cancel;
+
+    fn holds(&self, _: &impl Memory) -> bool {
+        true
+    }
+
+    fn complete(&self, memory: &impl Memory, _: Time) -> Cancel {
+        // A timer that is being taken is not delivered while this cancel is under way.
+        let sent_attempt = memory.named(&self.target).and_then(|id| memory.sent_attempt(id));
+        Cancel { target: self.target.clone(), sent_attempt, request: RequestId(self.request) }
+    }
+
+    fn applied(&self, answer: &Answer) -> Option<Applied> {
+        let Answer::Cancel(answer) = *answer else { return None };
+        let stopped = |id, died| Applied::new(CancelReply::TooLate(id), MemoryEffect::Stopped { id, died });
+        Some(match answer {
+            CancelAnswer::Cancelled(id) => {
+                Applied::new(CancelReply::Cancelled(id), MemoryEffect::Cancelled(id))
+            }
+            CancelAnswer::TooLate(id) => stopped(id, None),
+            CancelAnswer::Died { id, failed } => stopped(id, Some(failed)),
+            CancelAnswer::NotFound => Applied::new(CancelReply::NotFound, MemoryEffect::Nothing),
+        })
     }
 }

@@ -1,7 +1,9 @@
 //! Purge: a person removes a dead letter for good.
 
-use mtimer_types::TimerId;
+use mtimer_protocol::ops::{self as asked, PurgeReply};
+use mtimer_types::{Time, TimerId};
 
+use super::asked::{Applied, Asked, Memory, MemoryEffect};
 use super::operation::{Operation, Origin, Properties};
 use super::steps::{end, purged};
 use super::subject::Subject;
@@ -41,5 +43,26 @@ impl Operation for Purge {
             }
             _ => Ok(Answer::Gone),
         }
+    }
+}
+
+impl Asked for asked::Purge {
+    type Op = Purge;
+
+    fn holds(&self, _: &impl Memory) -> bool {
+        false
+    }
+
+    fn complete(&self, _: &impl Memory, _: Time) -> Purge {
+        Purge { id: self.id }
+    }
+
+    fn applied(&self, answer: &Answer) -> Option<Applied> {
+        let reply = match *answer {
+            Answer::Done => PurgeReply::Done,
+            Answer::Gone => PurgeReply::NotFound,
+            _ => return None,
+        };
+        Some(Applied::new(reply, MemoryEffect::Nothing))
     }
 }

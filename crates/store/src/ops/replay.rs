@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use mtimer_protocol::ops::{self as asked, ReplayReply};
 use mtimer_types::{Time, TimerId};
 
+use super::asked::{Applied, Asked, Memory, MemoryEffect};
 use super::operation::{Operation, Origin, Properties};
 use super::steps::file;
 use super::subject::Subject;
@@ -66,5 +68,26 @@ impl Operation for Replay {
         }
         file(table, ctx, Some(&row), record, self.fire, 0)?;
         Ok(Answer::Done)
+    }
+}
+
+impl Asked for asked::Replay {
+    type Op = Replay;
+
+    fn holds(&self, _: &impl Memory) -> bool {
+        false
+    }
+
+    fn complete(&self, _: &impl Memory, now: Time) -> Replay {
+        Replay { id: self.id, fire: now }
+    }
+
+    fn applied(&self, answer: &Answer) -> Option<Applied> {
+        match *answer {
+            Answer::Done => Some(Applied::new(ReplayReply::Done, MemoryEffect::Replayed(self.id))),
+            Answer::KeyTaken(by) => Some(Applied::new(ReplayReply::KeyTaken(by), MemoryEffect::Nothing)),
+            Answer::Gone => Some(Applied::new(ReplayReply::NotFound, MemoryEffect::Nothing)),
+            _ => None,
+        }
     }
 }

@@ -1,7 +1,9 @@
 //! Reschedule: a client gives a timer another due time.
 
+use mtimer_protocol::ops::{self as asked, RescheduleReply};
 use mtimer_types::{Target, Time};
 
+use super::asked::{Applied, Asked, Memory, MemoryEffect};
 use super::operation::{Operation, Origin, Properties};
 use super::steps::{file, has_not_begun, resolve};
 use super::subject::Subject;
@@ -69,4 +71,38 @@ fn reschedule<T: Table>(
     record.reschedule(edit.due, ctx.now);
     file(table, ctx, Some(&row), record, edit.due, 0)?;
     Ok(RescheduleAnswer::Rescheduled(id))
+}
+
+impl Asked for asked::Reschedule {
+    type Op = Reschedule;
+
+    fn holds(&self, memory: &impl Memory) -> bool {
+        // The store is certain to refuse to move these.
+        let is_unmovable =
+            |id| memory.has_begun(id) || memory.deadline(id).is_some_and(|deadline| deadline < self.due);
+        !memory.named(&self.target).is_some_and(is_unmovable)
+    }
+
+    fn complete(&self, memory: &impl Memory, _: Time) -> Reschedule {
+        let is_begun = memory.named(&self.target).is_some_and(|id| memory.has_begun(id));
+        let (target, request) = (self.target.clone(), RequestId(self.request));
+        Reschedule { target, due: self.due, is_begun, request }
+    }
+
+    fn applied(&self, answer: &Answer) -> Option<Applied> {
+        let Answer::Reschedule(answer) = *answer else { return None };
+        Some(match answer {
+            RescheduleAnswer::Rescheduled(id) => {
+                Applied::new(RescheduleReply::Rescheduled(id), MemoryEffect::Moved { id, due: self.due })
+            }
+            RescheduleAnswer::TooLate(id) => {
+                Applied::new(RescheduleReply::TooLate(id), MemoryEffect::Nothing)
+            }
+            RescheduleAnswer::PastDeadline(id) => {
+                let due = self.due.utc();
+                Applied::invalid(format!("timer {id} has a deadline before {due}: nothing was changed"))
+            }
+            RescheduleAnswer::NotFound => Applied::new(RescheduleReply::NotFound, MemoryEffect::Nothing),
+        })
+    }
 }

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use mtimer_types::{Ended, KeyPolicy, Timer};
+use mtimer_protocol::ops::{self as asked, ScheduleReply};
+use mtimer_types::{Ended, KeyPolicy, Target, Time, Timer};
 
+use super::asked::{Applied, Asked, Memory, MemoryEffect};
 use super::operation::{Operation, Origin, Properties};
 use super::steps::{end, file, has_not_begun};
 use super::subject::Subject;
@@ -20,6 +22,15 @@ pub struct Schedule {
     pub timer: Arc<Timer>,
     /// What to do if its key names a live timer.
     pub policy: KeyPolicy,
+    /// An attempt of the timer that has the key has begun, or may have, as far as its owner knows.
+    pub may_have_begun: bool,
+}
+
+impl Schedule {
+    /// A schedule beside whose key no delivery is under way.
+    pub const fn new(timer: Arc<Timer>, policy: KeyPolicy) -> Self {
+        Self { timer, policy, may_have_begun: false }
+    }
 }
 
 impl Operation for Schedule {
@@ -40,16 +51,12 @@ impl Operation for Schedule {
     }
 
     fn decide<T: Table>(&self, table: &mut T, ctx: &Context) -> Result<Answer, T::Error> {
-        schedule(table, ctx, &self.timer, self.policy).map(Answer::Schedule)
+        schedule(table, ctx, self).map(Answer::Schedule)
     }
 }
 
-fn schedule<T: Table>(
-    table: &mut T,
-    ctx: &Context,
-    timer: &Arc<Timer>,
-    policy: KeyPolicy,
-) -> Result<ScheduleAnswer, T::Error> {
+fn schedule<T: Table>(table: &mut T, ctx: &Context, op: &Schedule) -> Result<ScheduleAnswer, T::Error> {
+    let timer = &op.timer;
     if let Some(row) = table.row(timer.id)? {
         return Ok(if row.record.timer.same_content(timer) {
             ScheduleAnswer::Scheduled { new: false, replaced: None }
@@ -63,11 +70,11 @@ fn schedule<T: Table>(
     let mut replaced = None;
     if let Some(key) = &timer.key {
         if let Some(holder) = table.key(&timer.dest, key)? {
-            match policy {
+            match op.policy {
                 KeyPolicy::Create => return Ok(ScheduleAnswer::KeyTaken(holder)),
                 KeyPolicy::Keep => {
                     let row = table.row(holder)?;
-                    let begun = row.is_none_or(|row| !has_not_begun(ctx, &row));
+                    let begun = op.may_have_begun || row.is_none_or(|row| !has_not_begun(ctx, &row));
                     return Ok(ScheduleAnswer::Kept { id: holder, begun });
                 }
                 KeyPolicy::Replace => replaced = Some(holder),
@@ -82,4 +89,43 @@ fn schedule<T: Table>(
     }
     file(table, ctx, None, Record::accepted(timer.clone(), ctx.now), timer.due, 0)?;
     Ok(ScheduleAnswer::Scheduled { new: true, replaced })
+}
+
+impl Asked for asked::Schedule {
+    type Op = Schedule;
+
+    fn holds(&self, memory: &impl Memory) -> bool {
+        // One that replaces holds the timer that has the key.
+        let holder = || {
+            let key = self.timer.key.clone()?;
+            memory.named(&Target::Key(self.timer.dest.clone(), key))
+        };
+        match self.policy {
+            KeyPolicy::Replace => holder() != Some(self.timer.id),
+            KeyPolicy::Create | KeyPolicy::Keep => false,
+        }
+    }
+
+    fn complete(&self, memory: &impl Memory, _: Time) -> Schedule {
+        let may_have_begun = match (&self.timer.key, self.policy) {
+            (Some(key), KeyPolicy::Keep) => memory.may_have_begun(&self.timer.dest, key),
+            (None, _) | (Some(_), KeyPolicy::Create | KeyPolicy::Replace) => false,
+        };
+        Schedule { timer: self.timer.clone(), policy: self.policy, may_have_begun }
+    }
+
+    fn applied(&self, answer: &Answer) -> Option<Applied> {
+        let Answer::Schedule(answer) = *answer else { return None };
+        let reply = match answer {
+            ScheduleAnswer::Scheduled { new, replaced } => {
+                let effect = MemoryEffect::Filed { timer: self.timer.clone(), new, replaced };
+                return Some(Applied::new(ScheduleReply::Scheduled { new, replaced }, effect));
+            }
+            ScheduleAnswer::Kept { id, begun } => ScheduleReply::Kept { id, being_delivered: begun },
+            ScheduleAnswer::KeyTaken(id) => ScheduleReply::KeyTaken(id),
+            ScheduleAnswer::Conflict => ScheduleReply::Conflict,
+            ScheduleAnswer::Ended(ended) => ScheduleReply::Ended(ended),
+        };
+        Some(Applied::new(reply, MemoryEffect::Nothing))
+    }
 }

@@ -33,7 +33,7 @@ impl Bench {
     }
 
     fn schedule(&mut self, timer: &Timer, policy: KeyPolicy) -> ScheduleAnswer {
-        match self.apply(Op::Schedule(Schedule { timer: Arc::new(timer.clone()), policy })) {
+        match self.apply(Op::Schedule(Schedule::new(Arc::new(timer.clone()), policy))) {
             Answer::Schedule(answer) => answer,
             other => panic!("{other:?}"),
         }

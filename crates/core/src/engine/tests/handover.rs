@@ -361,7 +361,7 @@ fn store_with_unconfirmed(count: u64) -> (MemoryStore, TimerId) {
         let ops = some.iter().flat_map(|t| {
             let settle = Op::settle(t.id, Verdict::Unconfirmed);
             let timer = t.clone().into();
-            [Op::Schedule(Schedule { timer, policy: KeyPolicy::Create }), Op::take(t.id, 0), settle]
+            [Op::Schedule(Schedule::new(timer, KeyPolicy::Create)), Op::take(t.id, 0), settle]
         });
         let mut ops: Vec<_> = ops.collect();
         if some.last().map(|t| t.id) == timers.last().map(|t| t.id) {
@@ -391,7 +391,7 @@ fn a_takeover_costs_the_same_however_many_timers_are_unconfirmed() {
 fn a_replay_of_what_was_sent_as_covered_has_a_higher_attempt() {
     let mut rig = Rig::new(EngineOptions::default());
     let once = Timer { mode: Mode::AtMostOnce, ..rig.timer("a", 100) };
-    let ops = vec![Op::Schedule(Schedule { timer: once.clone().into(), policy: KeyPolicy::Create })];
+    let ops = vec![Op::Schedule(Schedule::new(once.clone().into(), KeyPolicy::Create))];
     let batch = Batch { now: rig.now().time, claim: Some(once.due), ops };
     rig.lane.apply(batch).now_or_never().unwrap().unwrap();
     let mut next = Rig::on(rig.store, 2, 50, EngineOptions::default());

@@ -118,7 +118,7 @@ fn who_had_the_key_of_a_repeated_schedule_is_looked_up() {
     rig.run(5);
     let next = Timer { key: Some(key()), ..rig.timer("a", 60_000) };
     let policy = KeyPolicy::Replace;
-    apply(&rig, Op::Schedule(Schedule { timer: next.clone().into(), policy }));
+    apply(&rig, Op::Schedule(Schedule::new(next.clone().into(), policy)));
     rig.ask(1, vec![RequestOp::Schedule(ops::Schedule { timer: next.into(), policy })]);
     rig.run(200);
     assert_eq!(rig.take_deliveries(), [], "it was replaced");

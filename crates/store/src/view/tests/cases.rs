@@ -68,7 +68,7 @@ fn any_target() -> impl Strategy<Value = Target> {
 fn any_schedule() -> impl Strategy<Value = Op> {
     let policy = prop_oneof![Just(KeyPolicy::Create), Just(KeyPolicy::Keep), Just(KeyPolicy::Replace)];
     (0..TIMERS, prop::bool::weighted(0.2), policy)
-        .prop_map(|(n, other, policy)| Op::Schedule(Schedule { timer: Arc::new(timer(n, other)), policy }))
+        .prop_map(|(n, other, policy)| Op::Schedule(Schedule::new(Arc::new(timer(n, other)), policy)))
 }
 
 fn any_request() -> impl Strategy<Value = Op> {

@@ -46,7 +46,7 @@ fn once(n: u64) -> Timer {
 }
 
 fn schedule(timer: &Timer) -> Op {
-    Op::Schedule(Schedule { timer: Arc::new(timer.clone()), policy: KeyPolicy::Replace })
+    Op::Schedule(Schedule::new(Arc::new(timer.clone()), KeyPolicy::Replace))
 }
 
 fn cancel(n: u64) -> Op {
@@ -233,7 +233,7 @@ fn only_what_is_stored_by_an_operation_that_adds_adds() {
     let mut b = Bench::new();
     assert!(b.changes(&[schedule(&keyed(1))]).adds());
     assert!(!b.changes(&[schedule(&keyed(1))]).adds(), "it was stored before");
-    let create = Op::Schedule(Schedule { timer: Arc::new(keyed(2)), policy: KeyPolicy::Create });
+    let create = Op::Schedule(Schedule::new(Arc::new(keyed(2)), KeyPolicy::Create));
     let changes = b.changes(&[retry(1, 1), create, cancel(3)]);
     assert!(!changes.adds(), "the key was taken");
     let target = Target::Id(id(4));
