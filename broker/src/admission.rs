@@ -28,7 +28,7 @@ pub(crate) enum Admitted {
     ForEngine(SessionEvent),
     /// The cluster's task answers it.
     ForCluster(ForCluster),
-    /// It is answered: so, if its kind has an answer.
+    /// Answered here, by this message if its kind has an answer.
     Answered(Option<ServerMessage>),
 }
 
@@ -39,8 +39,7 @@ pub(crate) enum ForCluster {
     Query { corr: u64, query: Query },
 }
 
-/// What messages are admitted by, at one broker.
-#[derive(Clone)]
+/// The rules and limits of one broker.
 pub(crate) struct Admission {
     pub(crate) limiter: Arc<Limiter>,
     pub(crate) clock: Arc<BrokerClock>,
@@ -49,7 +48,7 @@ pub(crate) struct Admission {
     pub(crate) has_cluster: bool,
 }
 
-/// Whose messages they are.
+/// The session from which a message comes.
 #[derive(Clone, Copy)]
 pub(crate) struct Sender<'a> {
     pub(crate) peer: SocketAddr,
@@ -69,11 +68,10 @@ impl Admission {
     pub(crate) fn admit(
         &self,
         from: Sender<'_>,
-        message: ClientMessage,
+        mut message: ClientMessage,
     ) -> Result<Admitted, ConnectionRefusal> {
         let principal = from.guard.map(Guard::principal);
         let mut denied = Vec::new();
-        let mut message = message;
         if let Some(who) = &principal {
             let screened = screen(who, message);
             if !matches!(&screened, Screened::Allowed(_, denied) if denied.is_empty()) {

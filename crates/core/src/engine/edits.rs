@@ -17,7 +17,8 @@
 //!   - A repeat of an edit whose answer is remembered decides nothing either, but is answered as
 //!     too old 30 s after its first sending (the repeat horizon).
 //!
-//! Not in here: the queue in which edits wait (`queue`), their answers (`replies`).
+//! Not in here: which operation holds its timer (its module in `mtimer_store::ops`), the queue in
+//! which edits wait (`queue`), their answers (`replies`).
 
 use mtimer_protocol::ops::Subject;
 use mtimer_store::Op;

@@ -6,6 +6,7 @@ use mtimer_store::{LaneError, Refusal};
 use mtimer_types::{Time, TimerId};
 
 use super::encode::{Draft, Drafted, Note};
+use super::knowledge::Knowledge;
 use super::owner::Owner;
 use super::writer::{TakenOut, Written};
 use crate::keyspace::keys::{HashKey, SlotKey};
@@ -60,64 +61,25 @@ impl Owner {
         }
     }
 
-    /// Takes note of a write. Returns all timers that were to leave a slot in which some of them
-    /// were missing. Such a slot is read again: which of them it had is not known.
+    /// Takes note of a write. Returns [`Noted::missed`].
     pub(super) async fn record_applied(
         &mut self,
-        mut note: Note,
+        note: Note,
         taken_out: &[TakenOut],
     ) -> Result<HashSet<TimerId>, LaneError> {
-        let (mut missed, mut unknown) = (HashSet::new(), Vec::new());
-        let leaving = std::mem::take(&mut note.leaving);
-        for timers in leaving.chunk_by(|(one, ..), (other, ..)| one == other) {
-            let ((command, slot, _), ids) = (timers[0], || timers.iter().map(|(.., id)| *id));
-            let found = taken_out.binary_search_by_key(&command, |taken| taken.command);
-            let found = found.ok().map(|at| taken_out[at]);
-            match found {
-                Some(taken) if taken.left == 0 => self.known.catalog.emptied(slot),
-                Some(taken) if taken.removed == timers.len() as u64 => {
-                    self.known.catalog.removed(slot, ids())
-                }
-                _ => unknown.push(slot),
-            }
-            if found.is_none_or(|taken| taken.removed < timers.len() as u64) {
-                missed.extend(ids());
-            }
-        }
-        let freed = taken_out.iter().find(|taken| Some(taken.command) == note.freeing);
-        let freed_keys = std::mem::take(&mut note.freed_keys);
-        self.known.note(note);
-        match freed {
-            // The large value has gone with the last key.
-            Some(freed) if freed.left == 0 => {
-                self.known.keys_are_hash_table = false;
-                (self.known.keys, self.known.found_keys) = Default::default();
-            }
-            Some(freed) if freed.removed == freed_keys.len() as u64 => {
-                freed_keys.into_iter().for_each(|key| self.known.keys.remove(key));
-            }
-            // Some of them name other timers: they stay known as keys that may.
-            _ => {}
-        }
+        let Noted { missed, unknown } = self.known.note_applied(note, taken_out);
         if !unknown.is_empty() {
             self.read_ids(unknown.into_iter()).await?;
         }
-        if broken!(MissesIgnored) {
-            missed.clear();
-        }
-        Ok(missed)
+        Ok(if broken!(MissesIgnored) { HashSet::new() } else { missed })
     }
 
     /// The same for a write that was applied and whose answer was lost: its slots are looked at
     /// anew.
-    pub(super) async fn record_unreported(&mut self, mut note: Note) -> Result<HashSet<TimerId>, LaneError> {
-        let leaving = std::mem::take(&mut note.leaving);
-        self.known.note(note);
-        self.known.keys_are_hash_table = false;
-        let mut slots: Vec<SlotKey> = leaving.iter().map(|(_, slot, _)| *slot).collect();
-        slots.dedup();
-        self.read_ids(slots.into_iter()).await?;
-        Ok(leaving.into_iter().map(|(.., id)| id).collect())
+    pub(super) async fn record_unreported(&mut self, note: Note) -> Result<HashSet<TimerId>, LaneError> {
+        let Noted { missed, unknown } = self.known.note_unreported(note);
+        self.read_ids(unknown.into_iter()).await?;
+        Ok(missed)
     }
 
     /// Removes timers from slots in which they are not any more.
@@ -150,5 +112,60 @@ impl Owner {
             }
         }
         Ok(())
+    }
+}
+
+/// What a write leaves open.
+struct Noted {
+    /// All timers that were to leave a slot in which some of them were missing.
+    missed: HashSet<TimerId>,
+    /// Slots whose timers are not known any more.
+    unknown: Vec<SlotKey>,
+}
+
+impl Knowledge {
+    /// Takes note of a write, and of the timers and keys that it has found to remove.
+    fn note_applied(&mut self, mut note: Note, taken_out: &[TakenOut]) -> Noted {
+        let mut noted = Noted { missed: HashSet::new(), unknown: Vec::new() };
+        let leaving = std::mem::take(&mut note.leaving);
+        for timers in leaving.chunk_by(|(one, ..), (other, ..)| one == other) {
+            let ((command, slot, _), ids) = (timers[0], || timers.iter().map(|(.., id)| *id));
+            let found = taken_out.binary_search_by_key(&command, |taken| taken.command);
+            let found = found.ok().map(|at| taken_out[at]);
+            match found {
+                Some(taken) if taken.left == 0 => self.catalog.emptied(slot),
+                Some(taken) if taken.removed == timers.len() as u64 => self.catalog.removed(slot, ids()),
+                _ => noted.unknown.push(slot),
+            }
+            if found.is_none_or(|taken| taken.removed < timers.len() as u64) {
+                noted.missed.extend(ids());
+            }
+        }
+        let freed = taken_out.iter().find(|taken| Some(taken.command) == note.freeing);
+        let freed_keys = std::mem::take(&mut note.freed_keys);
+        self.note(note);
+        match freed {
+            // The large value has gone with the last key.
+            Some(freed) if freed.left == 0 => {
+                self.keys_are_hash_table = false;
+                (self.keys, self.found_keys) = Default::default();
+            }
+            Some(freed) if freed.removed == freed_keys.len() as u64 => {
+                freed_keys.into_iter().for_each(|key| self.keys.remove(key));
+            }
+            // Some of them name other timers: they stay known as keys that may.
+            _ => {}
+        }
+        noted
+    }
+
+    /// Takes note of a write whose answer was lost: any of its timers may have been missing.
+    fn note_unreported(&mut self, mut note: Note) -> Noted {
+        let leaving = std::mem::take(&mut note.leaving);
+        self.note(note);
+        self.keys_are_hash_table = false;
+        let mut unknown: Vec<SlotKey> = leaving.iter().map(|(_, slot, _)| *slot).collect();
+        unknown.dedup();
+        Noted { missed: leaving.into_iter().map(|(.., id)| id).collect(), unknown }
     }
 }

@@ -1,8 +1,8 @@
 //! What an owner knows of the data of its partition.
 //!
 //! Invariant: whenever no call is being executed, this is true of the store's data under the
-//! owner's sequence number. A write changes it in one way: a draft is made of it, and the draft's
-//! note is taken once the write was applied.
+//! owner's sequence number. It changes by what is read, and by writes: a write is drafted from it,
+//! and the draft's note is taken once the write was applied.
 //! Not in here: reading and writing ([`super::owner`]).
 
 use std::collections::HashSet;

@@ -5,7 +5,7 @@ use mtimer_types::{Ended, Key, KeyPolicy, Mode, Target, Timer};
 use super::kit::Kit;
 use super::owner::Owner;
 use super::values::{DAY, HOUR, MINUTE, NEW, OLD, SECOND, dest, other_dest, pending_at, unique};
-use crate::ops::Cancel;
+use crate::ops::{Cancel, Schedule};
 use crate::{Answer, CancelAnswer, Op, Place, RequestId, RescheduleAnswer, ScheduleAnswer, Verdict};
 
 pub(super) async fn create_refuses_a_key_in_use(mut kit: Kit) {
@@ -55,6 +55,10 @@ pub(super) async fn keep_tells_whether_an_attempt_may_have_begun(mut kit: Kit) {
         all
     };
     assert_eq!(begun(&owner).await, [false, false, true, true, false]);
+    let waits = Schedule { may_have_begun: true, ..Schedule::new(nexts[0].clone().into(), KeyPolicy::Keep) };
+    let kept =
+        Answer::Schedule(ScheduleAnswer::Kept { id: owner.see_key(&keys[0]).await.unwrap(), begun: true });
+    assert_eq!(owner.one(waits.into()).await, kept, "its owner has sent it, and the store does not know");
     // A predecessor may have sent the timers that its claim covers.
     owner.claim(kit.now + MINUTE).await;
     assert_eq!(begun(&owner).await, [false, false, true, true, false], "an owner knows what it has sent");
