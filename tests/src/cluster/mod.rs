@@ -324,7 +324,8 @@ impl Cluster {
             };
             let has: Vec<_> = view.partitions.iter().filter(|p| p.reachable).map(|p| p.partition).collect();
             if has != wanted {
-                return Some(format!("{name} has {has:?}, not {wanted:?}"));
+                let away: Vec<_> = view.partitions.iter().filter(|p| !p.reachable).collect();
+                return Some(format!("{name} has {has:?}, not {wanted:?}; not reached: {away:?}"));
             }
         }
         None
