@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
 use fjall::Slice;
-use mtimer_store::remembered::{decode_answer, decode_ended, encode_answer, encode_ended};
+use mtimer_store::remembered::{RememberedAnswer, decode_ended, encode_ended};
 use mtimer_store::table::{At, Context, Row, Table};
-use mtimer_store::{Answer, InFlight, LaneError, Place, Record, RequestId, Retained};
+use mtimer_store::{InFlight, LaneError, Place, Record, RequestId, Retained};
 use mtimer_types::{Destination, Ended, Key, Target, Time, TimerId};
 
 use crate::destinations::DestinationNumbers;
@@ -359,14 +359,12 @@ impl Table for PartitionTable<'_> {
         Ok(())
     }
 
-    fn answered(&mut self, request: RequestId, now: Time) -> Result<Option<Answer>, Fault> {
-        self.remembered(RememberedKey::Answered(request.0), now, decode_answer)
+    fn answered(&mut self, request: RequestId, now: Time) -> Result<Option<RememberedAnswer>, Fault> {
+        self.remembered(RememberedKey::Answered(request.0), now, RememberedAnswer::decode)
     }
 
-    fn set_answered(&mut self, request: RequestId, answer: &Answer, now: Time) -> Result<(), Fault> {
-        if let Some(bytes) = encode_answer(answer) {
-            self.remember_until_horizon(RememberedKey::Answered(request.0), now, &bytes);
-        }
+    fn set_answered(&mut self, request: RequestId, answer: RememberedAnswer, now: Time) -> Result<(), Fault> {
+        self.remember_until_horizon(RememberedKey::Answered(request.0), now, &answer.encode());
         Ok(())
     }
 

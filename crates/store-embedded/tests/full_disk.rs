@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mtimer_store::conformance::SeededRandom;
-use mtimer_store::ops::{Park, Schedule};
+use mtimer_store::ops::{MoveAnswer, Park, Schedule, SettleAnswer};
 use mtimer_store::{Acquire, Answer, Batch, Lane, LaneError, Op, Refusal, Store, StoreError, Verdict};
 use mtimer_store_embedded::{EmbeddedOptions, EmbeddedStore, SpaceLimits};
 use mtimer_types::{Destination, KeyPolicy, Nonce, PartitionId, Target, Time, Timer, TimerId};
@@ -173,7 +173,7 @@ async fn settle(lanes: &[Arc<dyn Lane>], numbers: &[u64], bytes: usize) {
             calls.push((lane.apply(batch(ops)), ours.len()));
         }
         for (call, count) in calls {
-            assert_eq!(call.await.unwrap(), vec![Answer::Done; count]);
+            assert_eq!(call.await.unwrap(), vec![Answer::Settle(SettleAnswer::Done); count]);
         }
     }
 }
@@ -189,7 +189,7 @@ async fn park(lanes: &[Arc<dyn Lane>], numbers: &[u64]) {
             calls.push((ops.len(), lane.apply(batch(ops))));
         }
         for (count, call) in calls {
-            assert_eq!(call.await.unwrap(), vec![Answer::Done; count]);
+            assert_eq!(call.await.unwrap(), vec![Answer::Park(MoveAnswer::Done); count]);
         }
     }
 }

@@ -15,10 +15,9 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use futures_util::future::join_all;
-use mtimer_store::answer::RequestId;
 use mtimer_store::conformance::mix;
-use mtimer_store::ops::{Cancel, Schedule, Settle};
-use mtimer_store::{Acquire, Answer, Batch, Lane, Op, Store, Verdict};
+use mtimer_store::ops::{Cancel, Schedule, Settle, SettleAnswer};
+use mtimer_store::{Acquire, Answer, Batch, Lane, Op, RequestId, Store, Verdict};
 use mtimer_store_redis::{RedisOptions, RedisStore};
 use mtimer_types::{
     Destination, Key, KeyPolicy, Mode, Nonce, PartitionId, Target, Term, Time, Timer, TimerId,
@@ -71,7 +70,10 @@ impl Bench {
             let mut bad = 0;
             for ops in batches {
                 let answers = lane.apply(Batch { now, claim: None, ops }).await.unwrap();
-                bad += answers.iter().filter(|a| matches!(a, Answer::Refused(_) | Answer::Gone)).count();
+                bad += answers
+                    .iter()
+                    .filter(|a| matches!(a, Answer::Refused(_) | Answer::Settle(SettleAnswer::Gone)))
+                    .count();
             }
             bad
         });

@@ -8,8 +8,7 @@ mod support;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use mtimer_store::answer::ScheduleAnswer;
-use mtimer_store::{Answer, Batch, LaneError, Store};
+use mtimer_store::{Answer, Batch, LaneError, ScheduleAnswer, Store};
 use mtimer_store_redis::test_support::{Proxy, Server};
 use mtimer_store_redis::{RedisOptions, RedisStore};
 use mtimer_types::{PartitionId, Timer};

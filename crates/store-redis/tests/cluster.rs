@@ -5,6 +5,7 @@ mod support;
 use std::time::Duration;
 
 use mtimer_store::counters::LOST_SLOTS;
+use mtimer_store::ops::SettleAnswer;
 use mtimer_store::{Answer, Health, LaneError, ScheduleAnswer, Store};
 use mtimer_store_redis::test_support::TestCluster;
 use mtimer_store_redis::{RedisOptions, RedisStore};
@@ -81,7 +82,7 @@ async fn a_lane_survives_the_migration_of_its_hash_slot() {
         assert!(answers.await.unwrap().iter().all(|a| *a == NEW));
     }
     for answers in acks {
-        assert_eq!(answers.await.unwrap(), [Answer::Done]);
+        assert_eq!(answers.await.unwrap(), [Answer::Settle(SettleAnswer::Done)]);
     }
     health.wait_for(|h| *h == Health::Up).await.unwrap();
     // Nothing lost, nothing twice.
@@ -90,7 +91,7 @@ async fn a_lane_survives_the_migration_of_its_hash_slot() {
     let key = before.iter().skip(20).find_map(|t| t.key.clone()).unwrap();
     assert!(owner.lane.get(Target::Key(dest(), key)).await.unwrap().is_some());
     let rest: Vec<_> = before[20..].iter().chain(&during).map(|t| ack(t.id)).collect();
-    assert!(owner.apply(rest).await.iter().all(|a| *a == Answer::Done));
+    assert!(owner.apply(rest).await.iter().all(|a| *a == Answer::Settle(SettleAnswer::Done)));
     let fixed = ["owner:", "meta:", "dest:", "term:", "ended:"];
     let left: Vec<_> =
         cluster.keys().into_iter().filter(|k| !fixed.iter().any(|f| k.starts_with(f))).collect();
@@ -119,7 +120,7 @@ async fn while_half_of_the_keys_have_migrated_nothing_is_torn() {
     cluster.migrate_keys(KEY, from, to);
     cluster.finish_migration(KEY, to);
     for answers in sent {
-        assert!(answers.await.unwrap().iter().all(|a| *a == Answer::Done));
+        assert!(answers.await.unwrap().iter().all(|a| *a == Answer::Settle(SettleAnswer::Done)));
     }
     assert_eq!(owner.lane.census().await.unwrap(), mtimer_store::Census::default());
     // And an acquisition finds the new node.
@@ -142,9 +143,9 @@ async fn a_node_without_scripts_that_takes_a_hash_slot_over_is_given_them() {
     cluster.nodes[to].call::<()>(&["SCRIPT", "FLUSH"]);
     // The old node answers ASK to everything, and goes on doing so.
     let answered = tokio::time::timeout(WITHIN, owner.apply(vec![ack(timers[1].id)])).await;
-    assert_eq!(answered, Ok(vec![Answer::Done]));
+    assert_eq!(answered, Ok(vec![Answer::Settle(SettleAnswer::Done)]));
     cluster.finish_migration(KEY, to);
-    assert_eq!(owner.one(ack(timers[0].id)).await, Answer::Done);
+    assert_eq!(owner.one(ack(timers[0].id)).await, Answer::Settle(SettleAnswer::Done));
 }
 
 /// The last timer of a slot leaves, and with it the slot: the script must not come back to a key
@@ -161,13 +162,13 @@ async fn a_slot_that_is_emptied_while_its_hash_slot_migrates_holds_nobody_up() {
     assert_eq!(slots(), 2);
     cluster.begin_migration(KEY, from, to);
     let answered = tokio::time::timeout(WITHIN, owner.apply(vec![ack(timers[0].id)])).await;
-    assert_eq!(answered, Ok(vec![Answer::Done]));
+    assert_eq!(answered, Ok(vec![Answer::Settle(SettleAnswer::Done)]));
     assert_eq!(slots(), 1);
     let index: Vec<String> = cluster.nodes[from].call(&["ZRANGE", "zset:{2}:t", "0", "-1"]);
     assert_eq!(index.len(), 1, "the empty slot has left its index");
     cluster.migrate_keys(KEY, from, to);
     cluster.finish_migration(KEY, to);
-    assert_eq!(owner.one(ack(timers[1].id)).await, Answer::Done);
+    assert_eq!(owner.one(ack(timers[1].id)).await, Answer::Settle(SettleAnswer::Done));
 }
 
 /// The node that takes a hash slot over fails over, and its replica has not got a key that its
@@ -207,7 +208,7 @@ async fn a_lane_leaves_a_master_that_is_cut_off_from_its_cluster() {
     replica.call::<()>(&["CLUSTER", "FAILOVER", "TAKEOVER"]);
     let acks = timers.iter().map(|t| ack(t.id)).collect();
     let answers = tokio::time::timeout(WITHIN, owner.apply(acks)).await.expect("the replica is found");
-    assert!(answers.iter().all(|a| *a == Answer::Done), "{answers:?}");
+    assert!(answers.iter().all(|a| *a == Answer::Settle(SettleAnswer::Done)), "{answers:?}");
     assert_eq!(*owner.lane.health().borrow(), Health::Up);
     assert!(cluster.is_down(old), "the old master has come back");
     // So does the next owner of the partition.

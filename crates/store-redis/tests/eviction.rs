@@ -4,7 +4,7 @@
 
 mod support;
 
-use mtimer_store::ops::{Park, Reschedule};
+use mtimer_store::ops::{MoveAnswer, Park, Reschedule, SettleAnswer};
 use mtimer_store::{Answer, Batch, Op, Refusal, RequestId, ScheduleAnswer, Store, Verdict};
 use mtimer_store_redis::RedisOptions;
 use mtimer_store_redis::test_support::Server;
@@ -39,7 +39,8 @@ async fn a_server_that_may_evict_gets_no_new_timers_until_it_is_mended() {
         schedule(&timers[2]),
         Op::settle(id, Verdict::Ack),
     ];
-    let expected = [REFUSED, Answer::Done, REFUSED, REFUSED, Answer::Done];
+    let expected =
+        [REFUSED, Answer::Park(MoveAnswer::Done), REFUSED, REFUSED, Answer::Settle(SettleAnswer::Done)];
     assert_eq!(owner.apply(batch).await, expected, "what is there is served");
     // A claim is stored, also if nothing else of its batch is.
     let (claim, ops) = (now() + 5_000, vec![schedule(&timers[3])]);
@@ -68,5 +69,8 @@ async fn a_promoted_replica_that_may_evict_gets_no_new_timers() {
     master.kill();
     owner.lane.census().await.unwrap();
     let second = timer(now() + 60_000, 5);
-    assert_eq!(owner.apply(vec![schedule(&second), ack(first.id)]).await, [REFUSED, Answer::Done]);
+    assert_eq!(
+        owner.apply(vec![schedule(&second), ack(first.id)]).await,
+        [REFUSED, Answer::Settle(SettleAnswer::Done)]
+    );
 }

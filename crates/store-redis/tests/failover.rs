@@ -10,9 +10,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mtimer_store::answer::{CancelAnswer, RequestId, RescheduleAnswer, ScheduleAnswer};
-use mtimer_store::ops::{Cancel, Reschedule};
-use mtimer_store::{Answer, Batch, Health, Lane, LaneError, Op, Place, Record, Refusal, Store, Verdict};
+use mtimer_store::ops::{Cancel, MoveAnswer, Reschedule, SettleAnswer};
+use mtimer_store::{
+    Answer, Batch, CancelAnswer, Health, Lane, LaneError, Op, Place, Record, Refusal, RequestId,
+    RescheduleAnswer, ScheduleAnswer, Store, Verdict,
+};
 use mtimer_store_redis::test_support::{
     Proxy, Sentinels, Server, ServerOptions, as_user, documented_rights, documented_sentinel_rights,
     user_with,
@@ -93,10 +95,10 @@ impl Plan {
                 Answer::Cancel(CancelAnswer::Cancelled(id)),
             ),
             "rescheduled" => (reschedule, Answer::Reschedule(RescheduleAnswer::Rescheduled(id))),
-            "taken" => (Op::take(id, 0), Answer::Done),
-            "acknowledged" => (ack(id), Answer::Done),
-            "retried" => (Op::settle(id, retry), Answer::Done),
-            _ => (Op::settle(id, dead), Answer::Done),
+            "taken" => (Op::take(id, 0), Answer::Take(MoveAnswer::Done)),
+            "acknowledged" => (ack(id), Answer::Settle(SettleAnswer::Done)),
+            "retried" => (Op::settle(id, retry), Answer::Settle(SettleAnswer::Done)),
+            _ => (Op::settle(id, dead), Answer::Settle(SettleAnswer::Done)),
         }
     }
 
@@ -165,7 +167,7 @@ impl Plan {
         let answers = owner.apply(self.scheduled.iter().map(schedule).collect()).await;
         assert!(answers.iter().all(|answer| *answer == old), "{answers:?}");
         let answers = owner.apply(self.acknowledged.iter().map(|timer| ack(timer.id)).collect()).await;
-        assert!(answers.iter().all(|answer| *answer == Answer::Gone), "{answers:?}");
+        assert!(answers.iter().all(|answer| *answer == Answer::Settle(SettleAnswer::Gone)), "{answers:?}");
     }
 }
 
@@ -451,7 +453,11 @@ async fn replicated_answers_wait_for_replicas() {
     assert_eq!(owner.one(schedule(&fresh)).await, UNCONFIRMED, "a repeat rests on what was written before");
     let (cancel, _) = Plan::step("cancelled", &timers[0]);
     assert_eq!(owner.one(cancel).await, UNCONFIRMED);
-    assert_eq!(owner.one(ack(timers[1].id)).await, Answer::Done, "settling does not wait");
+    assert_eq!(
+        owner.one(ack(timers[1].id)).await,
+        Answer::Settle(SettleAnswer::Done),
+        "settling does not wait"
+    );
     site.let_replica_follow();
     let deadline = Instant::now() + WITHIN;
     let old = Answer::Schedule(ScheduleAnswer::Scheduled { new: false, replaced: None });

@@ -6,7 +6,10 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use mtimer_store::conformance::properties;
-use mtimer_store::ops::{Cancel, Park, Purge, Replay, Reschedule, Schedule, Trim, Unpark};
+use mtimer_store::ops::{
+    Cancel, MoveAnswer, Park, Purge, PurgeAnswer, Replay, ReplayAnswer, Reschedule, Schedule, SettleAnswer,
+    Trim, TrimAnswer, Unpark,
+};
 use mtimer_store::{
     Answer, Batch, CancelAnswer, DeadFilter, Health, LaneError, Load, Op, Refusal, RequestId,
     RescheduleAnswer, Retained, ScheduleAnswer, Store, Verdict,
@@ -59,17 +62,17 @@ async fn prepared(owner: &Owner) -> Vec<(&'static str, Op, Answer)> {
         ("replace", replace, Answer::Schedule(replaced)),
         ("cancel", cancel(id(6)), Answer::Cancel(CancelAnswer::Cancelled(id(6)))),
         ("reschedule", reschedule, Answer::Reschedule(RescheduleAnswer::Rescheduled(id(5)))),
-        ("take", Op::take(taking[0].id, 0), Answer::Done),
-        ("unconfirmed", settle(taking[1].id, Verdict::Unconfirmed), Answer::Done),
-        ("ack", ack(id(7)), Answer::Done),
-        ("retry", settle(id(8), retry), Answer::Done),
-        ("dead", dead(id(9)), Answer::Done),
-        ("expired", settle(id(10), Verdict::Expired), Answer::Done),
-        ("park", Op::Park(Park { id: id(11), failed: 0 }), Answer::Done),
-        ("unpark", Op::Unpark(Unpark { id: id(1), fire: at }), Answer::Done),
-        ("replay", Op::Replay(Replay { id: id(2), fire: at }), Answer::Done),
-        ("purge", Op::Purge(Purge { id: id(3) }), Answer::Done),
-        ("trim", trim, Answer::Trimmed { removed: 1, more: false }),
+        ("take", Op::take(taking[0].id, 0), Answer::Take(MoveAnswer::Done)),
+        ("unconfirmed", settle(taking[1].id, Verdict::Unconfirmed), Answer::Settle(SettleAnswer::Done)),
+        ("ack", ack(id(7)), Answer::Settle(SettleAnswer::Done)),
+        ("retry", settle(id(8), retry), Answer::Settle(SettleAnswer::Done)),
+        ("dead", dead(id(9)), Answer::Settle(SettleAnswer::Done)),
+        ("expired", settle(id(10), Verdict::Expired), Answer::Settle(SettleAnswer::Done)),
+        ("park", Op::Park(Park { id: id(11), failed: 0 }), Answer::Park(MoveAnswer::Done)),
+        ("unpark", Op::Unpark(Unpark { id: id(1), fire: at }), Answer::Unpark(MoveAnswer::Done)),
+        ("replay", Op::Replay(Replay { id: id(2), fire: at }), Answer::Replay(ReplayAnswer::Done)),
+        ("purge", Op::Purge(Purge { id: id(3) }), Answer::Purge(PurgeAnswer::Done)),
+        ("trim", trim, Answer::Trim(TrimAnswer { removed: 1, more: false })),
     ]
 }
 
@@ -101,12 +104,12 @@ async fn a_pipeline_with_an_answer_lost_in_the_middle_keeps_its_order() {
         // Each answer depends on the steps before.
         let steps = vec![
             (schedule(&t), NEW),
-            (Op::Park(Park { id: t.id, failed: 0 }), Answer::Done),
-            (Op::Unpark(Unpark { id: t.id, fire: t.due }), Answer::Done),
-            (dead(t.id), Answer::Done),
-            (Op::Replay(Replay { id: t.id, fire: t.due }), Answer::Done),
-            (ack(t.id), Answer::Done),
-            (ack(t.id), Answer::Gone),
+            (Op::Park(Park { id: t.id, failed: 0 }), Answer::Park(MoveAnswer::Done)),
+            (Op::Unpark(Unpark { id: t.id, fire: t.due }), Answer::Unpark(MoveAnswer::Done)),
+            (dead(t.id), Answer::Settle(SettleAnswer::Done)),
+            (Op::Replay(Replay { id: t.id, fire: t.due }), Answer::Replay(ReplayAnswer::Done)),
+            (ack(t.id), Answer::Settle(SettleAnswer::Done)),
+            (ack(t.id), Answer::Settle(SettleAnswer::Gone)),
         ];
         let sent: Vec<_> = steps.iter().map(|(op, _)| owner.send(vec![op.clone()])).collect();
         for (answers, (op, expected)) in sent.into_iter().zip(&steps) {
@@ -216,7 +219,7 @@ async fn lost_in_a_splitting_load(skip: usize) -> bool {
     ids.dedup();
     assert_eq!(ids.len(), timers.len(), "after a lost answer behind {skip} others");
     let answers = owner.apply(timers.iter().map(|t| ack(t.id)).collect()).await;
-    assert!(answers.iter().all(|a| *a == Answer::Done));
+    assert!(answers.iter().all(|a| *a == Answer::Settle(SettleAnswer::Done)));
     let left: Vec<_> =
         server.keys().into_iter().filter(|k| k.contains("slot") || k.contains("copy")).collect();
     assert_eq!(left, Vec::<String>::new());
@@ -270,7 +273,7 @@ async fn a_write_that_arrives_after_it_was_sent_again_changes_nothing() {
     // The repeat goes through another script, which a full server runs, too.
     proxy.delay(&server.script_sha("apply"), 1);
     assert_eq!(owner.one(schedule(&t)).await, NEW);
-    assert_eq!(owner.one(ack(t.id)).await, Answer::Done);
+    assert_eq!(owner.one(ack(t.id)).await, Answer::Settle(SettleAnswer::Done));
     assert_eq!(proxy.late_answers(), "");
     assert_eq!(owner.one(schedule(&timer(now() + 60_000, 5))).await, NEW, "the owner goes on");
     assert_eq!(proxy.late_answers().matches("SEQ").count(), 1, "{:?}", proxy.late_answers());
@@ -286,7 +289,9 @@ async fn at_the_memory_limit_everything_but_adding_goes_on() {
     for (name, op, expected) in &cases {
         // The dead letter that could not be replayed is trimmed as well.
         let expected = match expected {
-            Answer::Trimmed { removed, more } => &Answer::Trimmed { removed: removed + 1, more: *more },
+            Answer::Trim(TrimAnswer { removed, more }) => {
+                &Answer::Trim(TrimAnswer { removed: removed + 1, more: *more })
+            }
             other => other,
         };
         let answer = owner.one(op.clone()).await;
@@ -324,7 +329,7 @@ async fn a_cancel_that_a_full_store_refuses_takes_no_outcome_with_it() {
     server.call::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
     let batch = vec![ack(once.id), cancel(once.id), schedule(&timer(now() + 60_000, 5))];
     let refused = Answer::Refused(Refusal::OutOfMemory);
-    assert_eq!(owner.apply(batch).await, [Answer::Done, refused.clone(), refused]);
+    assert_eq!(owner.apply(batch).await, [Answer::Settle(SettleAnswer::Done), refused.clone(), refused]);
     server.call::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
     let ended = ScheduleAnswer::Ended(mtimer_types::Ended::Acknowledged);
     assert_eq!(owner.one(schedule(&once)).await, Answer::Schedule(ended));
@@ -364,7 +369,7 @@ async fn too_few_replicas_to_write_refuses_what_adds_and_holds_the_rest() {
     let held = owner.send(vec![ack(t.id)]);
     health.wait_for(|h| matches!(h, Health::Down(_))).await.unwrap();
     server.call::<()>(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
-    assert_eq!(held.await.unwrap(), vec![Answer::Done]);
+    assert_eq!(held.await.unwrap(), vec![Answer::Settle(SettleAnswer::Done)]);
     assert_eq!(*owner.lane.health().borrow(), Health::Up);
 }
 
@@ -394,7 +399,7 @@ async fn a_master_that_takes_no_writes_is_left_once_its_replica_was_promoted() {
     // The promoted one has the partition now, and the timers that only the old one had.
     assert_eq!(owner.one(schedule(&refused.0)).await, NEW);
     let answers = owner.apply(stored.iter().map(|id| ack(*id)).collect()).await;
-    assert!(answers.iter().all(|answer| *answer == Answer::Done), "{answers:?}");
+    assert!(answers.iter().all(|answer| *answer == Answer::Settle(SettleAnswer::Done)), "{answers:?}");
     assert_eq!(replica.call::<u64>(&["EXISTS", "owner:{2}:t"]), 1);
 }
 
@@ -406,7 +411,7 @@ async fn scripts_that_were_flushed_are_loaded_again() {
     for t in &timers {
         server.call::<()>(&["SCRIPT", "FLUSH"]);
         let sent = [owner.send(vec![schedule(t)]), owner.send(vec![ack(t.id)])];
-        for (answers, expected) in sent.into_iter().zip([NEW, Answer::Done]) {
+        for (answers, expected) in sent.into_iter().zip([NEW, Answer::Settle(SettleAnswer::Done)]) {
             assert_eq!(answers.await.unwrap(), vec![expected]);
         }
     }
@@ -426,7 +431,7 @@ async fn a_server_that_was_restarted_keeps_what_was_answered_and_the_lane_goes_o
     let mut health = owner.lane.health();
     health.wait_for(|h| matches!(h, Health::Down(_))).await.unwrap();
     server.restart();
-    assert_eq!(pending.await, Ok(vec![Answer::Done]));
+    assert_eq!(pending.await, Ok(vec![Answer::Settle(SettleAnswer::Done)]));
     health.wait_for(|h| *h == Health::Up).await.unwrap();
     let next = Owner::of(owner.store.clone()).await;
     let ids: Vec<_> = next.load(now() + 120_000).await.iter().map(|t| t.record.timer.id).collect();
@@ -480,12 +485,15 @@ async fn connections_cut_at_random_lose_and_repeat_nothing() {
         // Everything at once: each step finds the result of the one before it.
         let steps = [
             (all(&schedule), NEW),
-            (all(&|t| Op::Park(Park { id: t.id, failed: 0 })), Answer::Done),
-            (all(&|t| Op::Unpark(Unpark { id: t.id, fire: t.due + 5_000 })), Answer::Done),
-            (all(&|t| dead(t.id)), Answer::Done),
-            (all(&|t| Op::Replay(Replay { id: t.id, fire: t.due })), Answer::Done),
-            (all(&|t| ack(t.id)), Answer::Done),
-            (all(&|t| ack(t.id)), Answer::Gone),
+            (all(&|t| Op::Park(Park { id: t.id, failed: 0 })), Answer::Park(MoveAnswer::Done)),
+            (
+                all(&|t| Op::Unpark(Unpark { id: t.id, fire: t.due + 5_000 })),
+                Answer::Unpark(MoveAnswer::Done),
+            ),
+            (all(&|t| dead(t.id)), Answer::Settle(SettleAnswer::Done)),
+            (all(&|t| Op::Replay(Replay { id: t.id, fire: t.due })), Answer::Replay(ReplayAnswer::Done)),
+            (all(&|t| ack(t.id)), Answer::Settle(SettleAnswer::Done)),
+            (all(&|t| ack(t.id)), Answer::Settle(SettleAnswer::Gone)),
         ];
         cut = cut.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         tokio::time::sleep(Duration::from_micros(cut >> 52)).await;

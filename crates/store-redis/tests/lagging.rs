@@ -6,9 +6,8 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use mtimer_store::answer::ScheduleAnswer;
 use mtimer_store::ops::Cancel;
-use mtimer_store::{Answer, Op, Refusal, RequestId};
+use mtimer_store::{Answer, Op, Refusal, RequestId, ScheduleAnswer};
 use mtimer_store_redis::test_support::{HangingDisk, Proxy, Server, ServerOptions};
 use mtimer_store_redis::{RedisDurability, RedisOptions};
 use mtimer_types::Target;

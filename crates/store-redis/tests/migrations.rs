@@ -6,6 +6,7 @@
 mod support;
 
 use mtimer_store::counters::LOST_SLOTS;
+use mtimer_store::ops::SettleAnswer;
 use mtimer_store::{Answer, LaneError, ScheduleAnswer, Store};
 use mtimer_store_redis::RedisOptions;
 use mtimer_store_redis::test_support::{Proxy, Server, TestCluster};
@@ -126,7 +127,9 @@ async fn loses_one_slot(before: Before) {
     migration.finish();
     match before {
         Before::Nothing => {}
-        Before::Acknowledged => assert_eq!(owner.one(ack(timers[0].id)).await, Answer::Gone),
+        Before::Acknowledged => {
+            assert_eq!(owner.one(ack(timers[0].id)).await, Answer::Settle(SettleAnswer::Gone))
+        }
         Before::TakenOver => owner = Owner::of(owner.store).await,
     }
     let loaded = timeout(WITHIN, owner.load(now() + 24 * 3_600_000)).await.unwrap();
@@ -134,7 +137,7 @@ async fn loses_one_slot(before: Before) {
     assert_eq!(left, [timers[2].id]);
     assert_eq!(lines.with("a slot with timers is empty: the store lost keys"), 1);
     assert!(owner.store.counters().contains(&(LOST_SLOTS, 1)), "{:?}", owner.store.counters());
-    assert_eq!(owner.one(ack(timers[2].id)).await, Answer::Done);
+    assert_eq!(owner.one(ack(timers[2].id)).await, Answer::Settle(SettleAnswer::Done));
     assert_eq!(owner.one(schedule(&timers[0])).await, NEW);
 }
 

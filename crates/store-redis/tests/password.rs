@@ -6,8 +6,7 @@ mod support;
 
 use std::sync::{Arc, Mutex};
 
-use mtimer_store::Answer;
-use mtimer_store::answer::ScheduleAnswer;
+use mtimer_store::{Answer, ScheduleAnswer};
 use mtimer_store_redis::RedisOptions;
 use mtimer_store_redis::test_support::{Server, ServerOptions};
 use support::owner::{Owner, connect, now, schedule, timer};

@@ -6,7 +6,7 @@ mod support;
 use std::time::Duration;
 
 use mtimer_store::counters::UNCONFIRMED_PARTITIONS;
-use mtimer_store::ops::Cancel;
+use mtimer_store::ops::{Cancel, SettleAnswer};
 use mtimer_store::{Answer, Batch, Health, Load, Op, Refusal, RequestId, ScheduleAnswer, Store, StoreError};
 use mtimer_store_redis::test_support::{Proxy, Server, ServerOptions};
 use mtimer_store_redis::{RedisDurability, RedisOptions, RedisStore};
@@ -65,7 +65,11 @@ async fn wait_for_a_replica_that(is_dead: bool) {
     let fresh = timer(now() + 60_000, 5);
     assert_eq!(owner.one(schedule(&fresh)).await, Answer::Refused(Refusal::NotReplicated));
     assert_eq!(owner.one(cancel(timers[0].id)).await, Answer::Refused(Refusal::NotReplicated));
-    assert_eq!(owner.one(ack(timers[1].id)).await, Answer::Done, "settling does not wait");
+    assert_eq!(
+        owner.one(ack(timers[1].id)).await,
+        Answer::Settle(SettleAnswer::Done),
+        "settling does not wait"
+    );
     // It is stored and may stay: a repeat says so, once there are replicas again.
     if is_dead {
         replica.restart();

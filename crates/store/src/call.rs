@@ -2,17 +2,16 @@
 
 use mtimer_types::{Destination, Target, Time, TimerId};
 
-use crate::answer::Answer;
 use crate::census::Census;
 use crate::listing::{ListPage, Listing};
-use crate::ops::Batch;
+use crate::ops::{Answer, Batch};
 use crate::place::Place;
 use crate::record::Record;
 
 #[cfg(doc)]
-use crate::answer::Refusal;
-#[cfg(doc)]
 use crate::error::LaneError;
+#[cfg(doc)]
+use crate::refusal::Refusal;
 
 /// A call on a [`Lane`](crate::Lane).
 #[derive(Clone, Debug)]

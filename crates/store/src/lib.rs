@@ -14,7 +14,6 @@
 #![deny(missing_docs, clippy::missing_errors_doc)]
 
 mod address;
-pub mod answer;
 pub mod call;
 mod census;
 #[cfg(feature = "conformance")]
@@ -32,12 +31,12 @@ pub mod named;
 pub mod ops;
 pub mod place;
 pub mod record;
+mod refusal;
 pub mod remembered;
 pub mod table;
 pub mod view;
 
 pub use address::without_password;
-pub use answer::{Answer, CancelAnswer, Refusal, RequestId, RescheduleAnswer, ScheduleAnswer};
 pub use call::{Call, CallAnswer, InFlight, Load, Loaded, LoadedTimer};
 pub use census::Census;
 pub use coordination::{Campaigned, Candidate, Coordination, Lease, LeaseHolder};
@@ -48,6 +47,8 @@ pub use lane::{Acquire, Acquired, Health, Lane, OwnerRecord, Store, StoreClock, 
 pub use listing::{DeadFilter, DeadLetter, ListPage, Listed, Listing, Page, Taken, Unconfirmed};
 #[cfg(feature = "memory")]
 pub use memory::MemoryStore;
-pub use ops::{Batch, Op, Verdict};
+pub use ops::{Answer, Batch, CancelAnswer, Op, RescheduleAnswer, ScheduleAnswer, Verdict};
 pub use place::{Place, Retained};
 pub use record::{Progress, Record, RecordError};
+pub use refusal::Refusal;
+pub use remembered::RequestId;

@@ -6,13 +6,12 @@
 use futures_util::FutureExt;
 use mtimer_types::{Destination, Target, Time};
 
-use crate::answer::Answer;
 use crate::call::{Call, CallAnswer, InFlight, Load, Loaded};
 use crate::census::Census;
 use crate::error::{LaneError, LaneFuture};
 use crate::lane::Lane;
 use crate::listing::{DeadFilter, DeadLetter, ListPage, Listed, Listing, Page, Taken, Unconfirmed};
-use crate::ops::Batch;
+use crate::ops::{Answer, Batch};
 use crate::place::Place;
 use crate::record::Record;
 

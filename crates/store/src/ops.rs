@@ -58,28 +58,28 @@ use mtimer_protocol::RequestOp;
 use mtimer_types::Ended;
 use mtimer_types::{Time, TimerId};
 
-use crate::answer::Answer;
-#[cfg(doc)]
-use crate::answer::RequestId;
 #[cfg(doc)]
 use crate::place::Place;
 use crate::place::Retained;
 #[cfg(doc)]
 use crate::record::{Progress, Record};
+use crate::refusal::Refusal;
+#[cfg(doc)]
+use crate::remembered::RequestId;
 use crate::table::{Context, Table};
 
 pub use self::asked::{Applied, Asked, Memory, MemoryEffect};
-pub use self::cancel::Cancel;
-pub use self::operation::{Operation, Origin, Properties};
+pub use self::cancel::{Cancel, CancelAnswer};
+pub use self::operation::{MoveAnswer, Operation, Origin, Properties};
 pub use self::park::Park;
-pub use self::purge::Purge;
-pub use self::replay::Replay;
-pub use self::reschedule::Reschedule;
-pub use self::schedule::Schedule;
-pub use self::settle::{Settle, Verdict};
+pub use self::purge::{Purge, PurgeAnswer};
+pub use self::replay::{Replay, ReplayAnswer};
+pub use self::reschedule::{Reschedule, RescheduleAnswer};
+pub use self::schedule::{Schedule, ScheduleAnswer};
+pub use self::settle::{Settle, SettleAnswer, Verdict};
 pub use self::subject::Subject;
 pub use self::take::Take;
-pub use self::trim::Trim;
+pub use self::trim::{Trim, TrimAnswer};
 pub use self::unpark::Unpark;
 
 /// Operations that are applied in order, each one exactly once, each one whole or not at all. A
@@ -110,6 +110,15 @@ macro_rules! operations {
                 Self::$name(op)
             }
         })*
+
+        /// The store's answer to one operation.
+        #[derive(Clone, PartialEq, Eq, Debug)]
+        pub enum Answer {
+            $(#[doc = concat!("To [`", stringify!($name), "`].")]
+            $name(<$name as Operation>::Answer),)*
+            /// The store would not take the write; nothing changed.
+            Refused(Refusal),
+        }
 
         impl Op {
             /// All operations, each by its name, with its properties.
@@ -144,7 +153,7 @@ macro_rules! operations {
             /// The table's, if a read or a write of it fails.
             pub fn decide<T: Table>(&self, table: &mut T, ctx: &Context) -> Result<Answer, T::Error> {
                 match self {
-                    $(Self::$name(op) => op.decide(table, ctx)),*
+                    $(Self::$name(op) => op.decide(table, ctx).map(Answer::$name)),*
                 }
             }
         }
@@ -168,9 +177,14 @@ macro_rules! asked_by_clients {
         }
 
         /// See [`Asked::applied`].
-        pub fn applied(asked: &RequestOp, answer: &Answer) -> Option<Applied> {
-            match asked {
-                $(RequestOp::$name(asked) => asked.applied(answer)),*
+        ///
+        /// # Errors
+        ///
+        /// The answer, if it is a refusal, or answers another kind of operation.
+        pub fn applied(asked: &RequestOp, answer: Answer) -> Result<Applied, Answer> {
+            match (asked, answer) {
+                $((RequestOp::$name(asked), Answer::$name(answer)) => Ok(asked.applied(answer)),)*
+                (_, answer) => Err(answer),
             }
         }
     };

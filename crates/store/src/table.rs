@@ -14,9 +14,9 @@
 
 use mtimer_types::{DeadReason, Destination, Ended, Epoch, Key, Time, TimerId, limits};
 
-use crate::answer::{Answer, RequestId};
 use crate::place::{Place, Retained};
 use crate::record::Record;
+use crate::remembered::{RememberedAnswer, RequestId};
 
 /// A timer with its whereabouts.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -157,12 +157,16 @@ pub trait Table {
     /// Remembers how a timer ended, from `now` on for the repeat horizon.
     fn set_ended(&mut self, id: TimerId, how: Ended, now: Time) -> Result<(), Self::Error>;
 
-    /// The answer to a cancel or reschedule, if it was stored not more than the repeat horizon
-    /// before `now`.
-    fn answered(&mut self, request: RequestId, now: Time) -> Result<Option<Answer>, Self::Error>;
+    /// The answer to a request, if it was stored not more than the repeat horizon before `now`.
+    fn answered(&mut self, request: RequestId, now: Time) -> Result<Option<RememberedAnswer>, Self::Error>;
 
-    /// Remembers the answer to a cancel or reschedule.
-    fn set_answered(&mut self, request: RequestId, answer: &Answer, now: Time) -> Result<(), Self::Error>;
+    /// Remembers the answer to a request.
+    fn set_answered(
+        &mut self,
+        request: RequestId,
+        answer: RememberedAnswer,
+        now: Time,
+    ) -> Result<(), Self::Error>;
 
     /// How many retained timers of one kind there are.
     fn retained_count(&mut self, of: Retained) -> Result<u64, Self::Error>;

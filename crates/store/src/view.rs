@@ -33,9 +33,9 @@ use self::cells::Cells;
 pub use self::changes::{Changes, KeyChange, RowChange};
 use self::need::{Departures, NeedSet};
 pub use self::need::{Fact, Need, first_needs};
-use crate::answer::{Answer, RequestId};
-use crate::ops::Op;
+use crate::ops::{Answer, Op};
 use crate::place::Retained;
+use crate::remembered::{RememberedAnswer, RequestId};
 use crate::table::{Context, Row, Table};
 
 /// The highest number of rounds of reading that a batch takes if every key names a stored timer.
@@ -55,7 +55,7 @@ pub struct View {
     rows: Cells<TimerId, Option<Row>>,
     keys: Cells<(Destination, Key), Option<TimerId>>,
     ended: Cells<TimerId, Option<Ended>>,
-    answered: Cells<RequestId, Option<Answer>>,
+    answered: Cells<RequestId, Option<RememberedAnswer>>,
     /// Indexed by [`Retained`].
     retained: [Option<RetainedList>; Retained::COUNT],
     missing: NeedSet,
@@ -282,13 +282,13 @@ impl Table for View {
         Ok(())
     }
 
-    fn answered(&mut self, request: RequestId, _: Time) -> Result<Option<Answer>, Missing> {
-        let answer = self.answered.get(&request).cloned();
+    fn answered(&mut self, request: RequestId, _: Time) -> Result<Option<RememberedAnswer>, Missing> {
+        let answer = self.answered.get(&request).copied();
         answer.ok_or_else(|| self.lacks(Need::Answered(request)))
     }
 
-    fn set_answered(&mut self, request: RequestId, answer: &Answer, _: Time) -> Result<(), Missing> {
-        self.answered.write(request, Some(answer.clone()), false);
+    fn set_answered(&mut self, request: RequestId, answer: RememberedAnswer, _: Time) -> Result<(), Missing> {
+        self.answered.write(request, Some(answer), false);
         Ok(())
     }
 

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
 use mtimer_store::conformance::{self, Fault, Harness, Site, Unsupported};
-use mtimer_store::ops::{Cancel, Reschedule, Schedule, Settle};
+use mtimer_store::ops::{Cancel, MoveAnswer, Reschedule, Schedule, Settle};
 use mtimer_store::{
     Acquire, AcquireError, Acquired, Answer, Batch, Call, CallAnswer, Health, Lane, LaneFuture, ListPage,
     Listing, Load, Op, OwnerRecord, Page, RequestId, ScheduleAnswer, Store, StoreClock, StoreFuture,
@@ -337,7 +337,8 @@ impl BrokenLane {
                 let answers = self.inner.apply(batch);
                 async move {
                     let mut rest = answers.await?.into_iter();
-                    let answer = |take: bool| if take { Some(Answer::Done) } else { rest.next() };
+                    let answer =
+                        |take: bool| if take { Some(Answer::Take(MoveAnswer::Done)) } else { rest.next() };
                     Ok(takes.into_iter().filter_map(answer).collect())
                 }
                 .boxed()

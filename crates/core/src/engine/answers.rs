@@ -1,7 +1,7 @@
 //! Answers of the store: each is matched with its call by the order, and then applied.
 
 use mtimer_protocol::ErrorCode;
-use mtimer_store::ops::{self as stored, Applied, Trim};
+use mtimer_store::ops::{self as stored, Applied, Trim, TrimAnswer};
 use mtimer_store::{Answer, LaneError, ListPage, Refusal, Retained};
 use mtimer_types::{Epoch, PartitionId};
 
@@ -83,7 +83,7 @@ impl Engine {
     fn applied(&mut self, now: Now, at: PartitionId, pending: Pending, answer: Answer) {
         match (pending, answer) {
             (Pending::Own(own), Answer::Refused(_)) => self.put_off(at, own),
-            (Pending::Own(own), answer) => self.own_applied(now, at, own, &answer),
+            (Pending::Own(own), answer) => self.own_applied(now, at, own, answer),
             (Pending::Asked(asked), Answer::Refused(refusal)) => self.refused(at, asked, refusal),
             (Pending::Asked(asked), answer) => self.asked_applied(now, at, asked, answer),
         }
@@ -96,28 +96,22 @@ impl Engine {
         }
     }
 
-    fn own_applied(&mut self, now: Now, at: PartitionId, own: Own, answer: &Answer) {
-        match own {
-            Own::Take { id, .. } => self.taken(now, id, answer),
-            Own::Settle(settling) => self.settled(now, settling, answer),
-            Own::Park(id) => self.parked(id, answer),
-            Own::Unpark(id) => self.unparked(now, id, answer),
-            Own::Trim(trim) => self.trimmed(now, at, &trim, answer),
+    fn own_applied(&mut self, now: Now, at: PartitionId, own: Own, answer: Answer) {
+        match (own, answer) {
+            (Own::Take { id, .. }, Answer::Take(answer)) => self.taken(now, id, answer),
+            (Own::Settle(settling), Answer::Settle(answer)) => self.settled(now, settling, answer),
+            (Own::Park(id), Answer::Park(answer)) => self.parked(id, answer),
+            (Own::Unpark(id), Answer::Unpark(answer)) => self.unparked(now, id, answer),
+            (Own::Trim(trim), Answer::Trim(answer)) => self.trimmed(now, at, &trim, answer),
+            (own, answer) => {
+                self.put_off(at, own);
+                self.lane_ended(at, LaneError::Broken(of_another_kind(&answer)));
+            }
         }
     }
 
-    fn trimmed(&mut self, now: Now, at: PartitionId, trim: &Trim, answer: &Answer) {
-        let (removed, more) = match *answer {
-            Answer::Trimmed { removed, more } => (removed, more),
-            Answer::Schedule(_)
-            | Answer::Cancel(_)
-            | Answer::Reschedule(_)
-            | Answer::Done
-            | Answer::Died
-            | Answer::Gone
-            | Answer::KeyTaken(_)
-            | Answer::Refused(_) => return,
-        };
+    fn trimmed(&mut self, now: Now, at: PartitionId, trim: &Trim, answer: TrimAnswer) {
+        let TrimAnswer { removed, more } = answer;
         let counter = match trim.of {
             Retained::Dead => Counter::DeadTrimmed,
             Retained::Unconfirmed => Counter::UnconfirmedTrimmed,
@@ -130,12 +124,20 @@ impl Engine {
 
     /// Updates memory with the store's answer to a client's operation, and replies to the client.
     fn asked_applied(&mut self, now: Now, at: PartitionId, asked: Asked, answer: Answer) {
-        let Some(Applied { reply, effect }) = stored::applied(&asked.op, &answer) else {
-            let text = format!("an answer of another kind than the operation: {answer:?}");
-            self.not_applied(at, asked, ErrorCode::Unknown, &text);
-            return self.lane_ended(at, LaneError::Broken(text));
-        };
-        self.agree(now, asked.key.as_ref(), effect);
-        self.answer_asked(at, asked, reply);
+        match stored::applied(&asked.op, answer) {
+            Ok(Applied { reply, effect }) => {
+                self.agree(now, asked.key.as_ref(), effect);
+                self.answer_asked(at, asked, reply);
+            }
+            Err(answer) => {
+                let text = of_another_kind(&answer);
+                self.not_applied(at, asked, ErrorCode::Unknown, &text);
+                self.lane_ended(at, LaneError::Broken(text));
+            }
+        }
     }
+}
+
+fn of_another_kind(answer: &Answer) -> String {
+    format!("an answer of another kind than the operation: {answer:?}")
 }

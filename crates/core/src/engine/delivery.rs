@@ -1,7 +1,8 @@
 //! From due to sent.
 
 use mtimer_protocol::{Delivery, ServerMessage};
-use mtimer_store::{Answer, Verdict};
+use mtimer_store::Verdict;
+use mtimer_store::ops::MoveAnswer;
 use mtimer_types::{Mode, Time, TimerId};
 
 use super::clearance::{Clearance, Facts, Stage, clearance};
@@ -231,10 +232,10 @@ impl Engine {
     /// An at-most-once timer was taken: now it may be sent, once. It is not if an edit or a late
     /// acknowledgement of it is under way, whose answer decides, or if its deadline has passed;
     /// otherwise it goes to its member, to another one, or to the park.
-    pub(super) fn taken(&mut self, now: Now, id: TimerId, answer: &Answer) {
+    pub(super) fn taken(&mut self, now: Now, id: TimerId, answer: MoveAnswer) {
         let Some(entry) = self.partition(id.partition()).and_then(|p| p.table.get_mut(id)) else { return };
         let Some(member) = entry.state.taking() else { return };
-        if !answer.is_done() {
+        if answer == MoveAnswer::Gone {
             self.forget(id);
             return;
         }
@@ -280,7 +281,7 @@ impl Engine {
                 }
                 self.set_state(id, EntryState::Taking { member });
                 self.roster.end_flight(session, id);
-                self.taken(now, id, &Answer::Done);
+                self.taken(now, id, MoveAnswer::Done);
             }
         }
     }

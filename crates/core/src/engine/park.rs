@@ -1,7 +1,8 @@
 //! Set aside until somebody can take it: parking costs no memory and no attempts, and holds up
 //! nobody else.
 
-use mtimer_store::{Answer, Listed, Listing, Page, Record};
+use mtimer_store::ops::MoveAnswer;
+use mtimer_store::{Listed, Listing, Page, Record};
 use mtimer_types::{Destination, PartitionId, TimerId};
 
 use super::Engine;
@@ -78,12 +79,12 @@ impl Engine {
         p.queue.push_own(Own::Park(id));
     }
 
-    pub(super) fn parked(&mut self, id: TimerId, answer: &Answer) {
+    pub(super) fn parked(&mut self, id: TimerId, answer: MoveAnswer) {
         let at = id.partition();
         let entry = self.partition(at).and_then(|p| p.table.get(id));
         let Some(entry) = entry.filter(|e| e.state.is_parking()) else { return };
         let (dest, record) = (entry.dest, entry.record.clone());
-        if answer.is_done() {
+        if answer == MoveAnswer::Done {
             self.count(Counter::Parked, 1);
             self.note_parked(dest, at, &record);
         }
@@ -148,11 +149,11 @@ impl Engine {
         self.roster.change_park(dest, at, |parks| parks.page_arrived(at, coming, oldest, is_last));
     }
 
-    pub(super) fn unparked(&mut self, now: Now, id: TimerId, answer: &Answer) {
+    pub(super) fn unparked(&mut self, now: Now, id: TimerId, answer: MoveAnswer) {
         let at = id.partition();
         let entry = self.partition(at).and_then(|p| p.table.get_mut(id));
         let Some(entry) = entry else {
-            if answer.is_done() {
+            if answer == MoveAnswer::Done {
                 // It was taken out of memory meanwhile, to be read anew: the copy read then may
                 // have been parked still.
                 self.fetch(id);
@@ -164,7 +165,7 @@ impl Engine {
             return;
         }
         let dest = entry.dest;
-        if answer.is_done() {
+        if answer == MoveAnswer::Done {
             // The store has filed it at the time of the batch, or at its due time if that is later.
             // If the timer were sent before a claim covers that time, a successor would take it for
             // unsent.

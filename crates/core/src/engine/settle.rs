@@ -4,7 +4,8 @@
 //! Not in here: how the verdict is found (`settlements`, `delivery`).
 
 use mtimer_protocol::SettleRefusal;
-use mtimer_store::{Answer, Verdict};
+use mtimer_store::Verdict;
+use mtimer_store::ops::SettleAnswer;
 use mtimer_types::{DeadReason, TimerId};
 
 use super::Engine;
@@ -66,19 +67,19 @@ impl Engine {
     }
 
     /// The store has a verdict.
-    pub(super) fn settled(&mut self, now: Now, settling: Settling, answer: &Answer) {
+    pub(super) fn settled(&mut self, now: Now, settling: Settling, answer: SettleAnswer) {
         let Settling { id, verdict, report, late, .. } = settling;
         if late {
             self.end_late_ack(id);
         }
         let verdict = match verdict {
             // A cancel came first.
-            Verdict::Retry { failed, error, .. } if *answer == Answer::Died => {
+            Verdict::Retry { failed, error, .. } if answer == SettleAnswer::Died => {
                 Verdict::Dead { reason: DeadReason::Stopped, failed, error }
             }
             other => other,
         };
-        let done = matches!(answer, Answer::Done | Answer::Died);
+        let done = answer != SettleAnswer::Gone;
         if self.options.traces && (done || !late) {
             self.trace_settled(id, done.then_some(&verdict));
         }

@@ -321,7 +321,7 @@ impl World {
                 answers.push(fake);
                 continue;
             }
-            let answer = one(vec![op.clone()])?.pop().unwrap_or(Answer::Gone);
+            let answer = one(vec![op.clone()])?.pop().ok_or_else(|| LaneError::Broken("no answer".into()))?;
             for id in touched(&op, &answer) {
                 let after = lane.get(Target::Id(id)).now_or_never().and_then(Result::ok).flatten();
                 let by = By { ms: self.ms, now, is_behind, epoch: lane.epoch() };

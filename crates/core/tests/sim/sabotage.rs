@@ -4,7 +4,9 @@
 use mtimer_core::Call;
 use mtimer_protocol::ops::{self, ScheduleReply};
 use mtimer_protocol::{Delivery, OpReply, RequestOp, Settlement};
-use mtimer_store::ops::{Cancel, Reschedule, Schedule, Settle};
+use mtimer_store::ops::{
+    Cancel, MoveAnswer, PurgeAnswer, ReplayAnswer, Reschedule, Schedule, Settle, SettleAnswer, TrimAnswer,
+};
 use mtimer_store::{Answer, CancelAnswer, Op, Refusal, RescheduleAnswer, ScheduleAnswer, Verdict};
 use mtimer_types::{Epoch, HandlerOutcome, Headers, Mode, Target};
 
@@ -97,15 +99,16 @@ impl Sabotage {
 
     /// The answer to an operation that does not reach the store; `None`: it does.
     pub(super) fn swallow(self, op: &Op) -> Option<Answer> {
-        let done = Some(Answer::Done);
+        let settled = Some(Answer::Settle(SettleAnswer::Done));
         match (self, op) {
             (Self::AnswerEarly, Op::Schedule(Schedule { timer, .. })) if timer.id.random() % 16 == 0 => {
                 Some(Answer::Schedule(ScheduleAnswer::Scheduled { new: true, replaced: None }))
             }
-            (Self::SkipTake, Op::Take(_)) | (Self::LosePark, Op::Park(_)) => done,
+            (Self::SkipTake, Op::Take(_)) => Some(Answer::Take(MoveAnswer::Done)),
+            (Self::LosePark, Op::Park(_)) => Some(Answer::Park(MoveAnswer::Done)),
             (Self::LoseAck, Op::Settle(Settle { verdict: Verdict::Ack, .. }))
             | (Self::LoseExpiry, Op::Settle(Settle { verdict: Verdict::Expired, .. }))
-            | (Self::KeepKey, Op::Settle(Settle { verdict: Verdict::Unconfirmed, .. })) => done,
+            | (Self::KeepKey, Op::Settle(Settle { verdict: Verdict::Unconfirmed, .. })) => settled,
             (Self::IgnoreCancel, Op::Cancel(Cancel { target: Target::Id(id), sent_attempt: None, .. })) => {
                 Some(Answer::Cancel(CancelAnswer::Cancelled(*id)))
             }
@@ -158,9 +161,13 @@ impl Sabotage {
     /// The answers that a broker assumes for a batch that does not reach the store.
     pub(super) fn answer_alone(ops: &[Op]) -> Vec<Answer> {
         let one = |op: &Op| match op {
-            Op::Settle(_) | Op::Take(_) | Op::Park(_) | Op::Unpark(_) => Answer::Done,
-            Op::Replay(_) | Op::Purge(_) => Answer::Gone,
-            Op::Trim(_) => Answer::Trimmed { removed: 0, more: false },
+            Op::Settle(_) => Answer::Settle(SettleAnswer::Done),
+            Op::Take(_) => Answer::Take(MoveAnswer::Done),
+            Op::Park(_) => Answer::Park(MoveAnswer::Done),
+            Op::Unpark(_) => Answer::Unpark(MoveAnswer::Done),
+            Op::Replay(_) => Answer::Replay(ReplayAnswer::Gone),
+            Op::Purge(_) => Answer::Purge(PurgeAnswer::Gone),
+            Op::Trim(_) => Answer::Trim(TrimAnswer { removed: 0, more: false }),
             Op::Schedule(_) | Op::Cancel(_) | Op::Reschedule(_) => Answer::Refused(Refusal::NotReplicated),
         };
         ops.iter().map(one).collect()

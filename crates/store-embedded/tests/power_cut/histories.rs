@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use mtimer_store::conformance::SeededRandom;
-use mtimer_store::ops::{Cancel, Park, Reschedule, Schedule, Unpark};
+use mtimer_store::ops::{Cancel, MoveAnswer, Park, Reschedule, Schedule, Unpark};
 use mtimer_store::{Answer, Batch, Lane, Op, Place, RequestId, Verdict};
 use mtimer_store_embedded::{EmbeddedDurability, repair};
 use mtimer_types::{KeyPolicy, Mode, Target, Time, Timer, TimerId};
@@ -120,7 +120,7 @@ impl Writer {
         let answers = self.lane.apply(applied).await.unwrap();
         let known = self.timers.get_mut(&id).unwrap();
         known.changed_by = batch;
-        known.deliveries += u32::from(is_take && answers == [Answer::Done]);
+        known.deliveries += u32::from(is_take && answers == [Answer::Take(MoveAnswer::Done)]);
     }
 }
 

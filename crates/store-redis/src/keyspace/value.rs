@@ -22,7 +22,7 @@
 //! first byte is below 128. Any value may be damaged: that is an error, which names the timer.
 
 use bytes::{Buf, BufMut, Bytes};
-use mtimer_store::answer::RequestId;
+use mtimer_store::RequestId;
 use mtimer_store::remembered;
 use mtimer_store::table::{At, Row};
 use mtimer_store::{InFlight, Record, RecordError};

@@ -13,7 +13,7 @@
 use std::mem::discriminant;
 
 use mtimer_store::record::Progress;
-use mtimer_store::remembered::{encode_answer, encode_ended};
+use mtimer_store::remembered::encode_ended;
 use mtimer_store::table::{At, Row};
 use mtimer_store::view::{Changes, KeyChange, RowChange};
 use mtimer_types::{Ended, SlotWidth, Time, TimerId};
@@ -167,9 +167,7 @@ impl Knowledge {
             self.remember_end(draft, *id, *how, now);
         }
         for (request, answer) in &changes.answered {
-            if let Some(answer) = encode_answer(answer) {
-                self.remember(draft, &request_field(*request), &answer, now);
-            }
+            self.remember(draft, &request_field(*request), &answer.encode(), now);
         }
     }
 

@@ -1,9 +1,9 @@
 //! Reads fields of hashes with one command a hash; damaged values are reported, and left out.
 
 use bytes::Bytes;
+use mtimer_store::LaneError;
 use mtimer_store::record::RecordError;
-use mtimer_store::remembered::decode_answer;
-use mtimer_store::{Answer, LaneError};
+use mtimer_store::remembered::RememberedAnswer;
 use redis::{Cmd, Pipeline};
 
 use super::owner::Owner;
@@ -41,8 +41,8 @@ impl Owner {
         Ok(found)
     }
 
-    pub(super) fn readable_answer(&mut self, value: &[u8]) -> Option<Answer> {
-        let answer = decode_answer(value);
+    pub(super) fn readable_answer(&mut self, value: &[u8]) -> Option<RememberedAnswer> {
+        let answer = RememberedAnswer::decode(value);
         if answer.is_none() {
             self.unreadable.report_answer(self.partition());
         }

@@ -14,8 +14,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use mtimer_store::answer::{CancelAnswer, RescheduleAnswer};
-use mtimer_store::ops::{Cancel, Origin, Take};
+use mtimer_store::ops::{Cancel, CancelAnswer, Origin, SettleAnswer, Take};
 use mtimer_store::table::Context;
 use mtimer_store::view::{Changes, Decided, Fact, View, first_needs};
 use mtimer_store::{Answer, Batch, LaneError, Op, Refusal, Verdict};
@@ -163,7 +162,7 @@ impl Owner {
         }
 
         let mut draft = Draft::default();
-        draft.adds = decided.answers.iter().any(is_unseen);
+        draft.adds = decided.changes.answered.iter().any(|(_, answer)| answer.is_unseen());
         self.known.draft(&mut draft, &decided.changes, &locations, now);
         blind.iter().for_each(|ack| self.known.draft_ack(&mut draft, ack, &ops[ack.at], now));
         let drafted = self.known.finish(draft, claim);
@@ -180,7 +179,7 @@ impl Owner {
         let mut answers: Vec<Option<Answer>> = vec![None; ops.len()];
         others().map(|(at, _)| at).zip(decided.answers).for_each(|(at, answer)| answers[at] = Some(answer));
         let (again, done): (Vec<_>, Vec<_>) = blind.into_iter().partition(|ack| missed.contains(&ack.id));
-        done.iter().for_each(|ack| answers[ack.at] = Some(Answer::Done));
+        done.iter().for_each(|ack| answers[ack.at] = Some(Answer::Settle(SettleAnswer::Done)));
         if !again.is_empty() {
             let acks: Vec<Op> = again.iter().map(|ack| Op::settle(ack.id, Verdict::Ack)).collect();
             let late = Box::pin(self.turn(&acks, (now, handed), None)).await?;
@@ -258,17 +257,12 @@ fn turn_length(ops: &[Op]) -> usize {
     ops.iter().take(TURN_OPS).take_while(fits).count().max(1)
 }
 
-/// An answer about a timer that does not exist, which is remembered like others.
-const fn is_unseen(answer: &Answer) -> bool {
-    matches!(answer, Answer::Cancel(CancelAnswer::NotFound) | Answer::Reschedule(RescheduleAnswer::NotFound))
-}
-
 /// While the store is full, or takes no writes, it remembers no cancels of timers that do not
 /// exist: anybody can send them without end.
 fn refuse_unseen(why: &Refusal, ops: &[Op], answers: &mut [Answer], changes: &mut Changes) {
     for (op, answer) in ops.iter().zip(answers) {
         if let Op::Cancel(Cancel { target, request, .. }) = op
-            && is_unseen(answer)
+            && *answer == Answer::Cancel(CancelAnswer::NotFound)
         {
             *answer = Answer::Refused(why.clone());
             changes.answered.retain(|(answered, _)| answered != request);

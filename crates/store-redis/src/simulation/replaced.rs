@@ -5,9 +5,8 @@
 
 use std::time::Duration;
 
-use mtimer_store::answer::ScheduleAnswer;
 use mtimer_store::ops::Schedule;
-use mtimer_store::{Answer, Batch, Health, Lane, LaneError, Op};
+use mtimer_store::{Answer, Batch, Health, Lane, LaneError, Op, ScheduleAnswer};
 use mtimer_types::KeyPolicy;
 use redis::{Pipeline, Value};
 use tokio::sync::watch;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mtimer_store::ops::{Cancel, Reschedule, Schedule, Settle};
+use mtimer_store::ops::{Cancel, Reschedule, Schedule, Settle, SettleAnswer};
 use mtimer_store::{
     Answer, Batch, CancelAnswer, Health, Lane, LaneError, Op, Refusal, RequestId, ScheduleAnswer, Verdict,
 };
@@ -226,7 +226,7 @@ fn stale_acknowledgement() -> Check {
         same(
             "the acknowledgement",
             &alive(run.owner.apply(batch(ack), HandedOver::now()).await)?,
-            &vec![Answer::Gone],
+            &vec![Answer::Settle(SettleAnswer::Gone)],
         )?;
         let named = alive(run.owner.get(Target::Key(heir.dest.clone(), heir.key.clone().unwrap())).await)?;
         same("what the key names", &named.map(|(record, _)| record.timer.id), &Some(heir.id))
@@ -285,7 +285,13 @@ fn slow_store() -> Check {
         let repeats = [vec![schedule(cancelled)], first, vec![Op::settle(other.id, Verdict::Ack)]].concat();
         let late = alive(run.owner.apply(batch(repeats), HandedOver::now()).await)?;
         let refused = Answer::Refused(Refusal::ReadOnly);
-        let expected = vec![refused.clone(), refused.clone(), refused.clone(), refused, Answer::Done];
+        let expected = vec![
+            refused.clone(),
+            refused.clone(),
+            refused.clone(),
+            refused,
+            Answer::Settle(SettleAnswer::Done),
+        ];
         same("repeats that come late, and an acknowledgement", &late, &expected)?;
         let brought_back = alive(run.owner.get(Target::Id(cancelled.id)).await)?.is_some();
         same("whether a cancelled timer is back", &brought_back, &false)?;
@@ -312,7 +318,7 @@ fn queued_repeat() -> Check {
             server.state().stands_still = Duration::from_secs(200);
             let first = lane.apply(batch(vec![Op::settle(timers[1].id, Verdict::Ack)]));
             let repeat = lane.apply(batch(vec![schedule(&timers[0])]));
-            same("the acknowledgement", &alive(first.await)?, &vec![Answer::Done])?;
+            same("the acknowledgement", &alive(first.await)?, &vec![Answer::Settle(SettleAnswer::Done)])?;
             same("the repeat", &alive(repeat.await)?, &vec![Answer::Refused(Refusal::ReadOnly)])
         };
         tokio::select! {

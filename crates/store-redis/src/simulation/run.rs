@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use mtimer_store::conformance::model::Model;
 use mtimer_store::conformance::{SeededRandom, properties};
-use mtimer_store::ops::{Cancel, Purge, Settle};
+use mtimer_store::ops::{Cancel, Purge, Settle, SettleAnswer};
 use mtimer_store::{
     Acquire, Answer, Batch, CancelAnswer, Health, LaneError, Load, LoadedTimer, Op, Refusal, RequestId,
     Verdict,
@@ -280,7 +280,11 @@ impl Run {
     /// can tell any more who has removed it.
     fn agree(&self, op: &Op, answer: &Answer, expected: &Answer, in_doubt: bool) -> Check {
         let is_blind = matches!(op, Op::Settle(Settle { verdict: Verdict::Ack, timer: Some(_), .. }));
-        if is_blind && in_doubt && (answer, expected) == (&Answer::Gone, &Answer::Done) {
+        if is_blind
+            && in_doubt
+            && (answer, expected)
+                == (&Answer::Settle(SettleAnswer::Gone), &Answer::Settle(SettleAnswer::Done))
+        {
             return Ok(());
         }
         same(&format!("the answer to {op:?}"), answer, expected)

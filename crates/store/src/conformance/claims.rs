@@ -5,7 +5,7 @@ use mtimer_types::{DeadReason, Time};
 
 use super::kit::Kit;
 use super::values::{HOUR, MINUTE, NEW, SECOND, pending_at, schedule_op};
-use crate::ops::Park;
+use crate::ops::{MoveAnswer, Park, SettleAnswer};
 use crate::{Answer, Batch, CancelAnswer, Load, Op, Place, RescheduleAnswer, Verdict};
 
 pub(super) async fn an_empty_batch_can_carry_one(mut kit: Kit) {
@@ -173,7 +173,7 @@ pub(super) async fn the_attempt_rises_by_one_after_a_takeover(mut kit: Kit) {
     let first = kit.owner().await;
     let (timer, retried) = (kit.timer(kit.now), kit.timer(kit.now));
     first.add_all(&[timer.clone(), retried.clone()]).await;
-    assert_eq!(first.retry(retried.id, kit.now + 1, 1, 1).await, Answer::Done);
+    assert_eq!(first.retry(retried.id, kit.now + 1, 1, 1).await, SettleAnswer::Done);
     first.claim(kit.now + SECOND).await;
     for _ in 0..2 {
         // A second takeover changes nothing: the epoch rises instead.
@@ -191,7 +191,7 @@ pub(super) async fn a_failed_covered_attempt_is_stored(mut kit: Kit) {
     first.claim(kit.now + SECOND).await;
     let second = kit.owner().await;
     // Its own delivery, the second attempt, fails.
-    assert_eq!(second.retry(timer.id, kit.now + 2, 1, 2).await, Answer::Done);
+    assert_eq!(second.retry(timer.id, kit.now + 2, 1, 2).await, SettleAnswer::Done);
     let loaded = &second.pending().await[&timer.id];
     assert!(!loaded.covered, "it was filed in this epoch");
     assert_eq!(loaded.record.attempt(loaded.covered), 3);
@@ -215,7 +215,7 @@ pub(super) async fn a_timer_back_from_the_park_is_fresh(mut kit: Kit) {
     first.add_parked(&timer).await;
     first.claim(kit.now + MINUTE).await;
     let second = kit.owner().await;
-    assert_eq!(second.unpark(timer.id, kit.now).await, Answer::Done);
+    assert_eq!(second.unpark(timer.id, kit.now).await, MoveAnswer::Done);
     assert!(!second.pending().await[&timer.id].covered);
     assert_eq!(second.cancel(timer.id).await, CancelAnswer::Cancelled(timer.id));
 }
@@ -226,8 +226,8 @@ pub(super) async fn parking_keeps_the_count_of_a_covered_attempt(mut kit: Kit) {
     first.add(&timer).await;
     first.claim(kit.now).await;
     let second = kit.owner().await;
-    assert_eq!(second.one(Op::Park(Park { id: timer.id, failed: 1 })).await, Answer::Done);
-    assert_eq!(second.unpark(timer.id, kit.now).await, Answer::Done);
+    assert_eq!(second.one(Op::Park(Park { id: timer.id, failed: 1 })).await, Answer::Park(MoveAnswer::Done));
+    assert_eq!(second.unpark(timer.id, kit.now).await, MoveAnswer::Done);
     let loaded = &second.pending().await[&timer.id];
     assert_eq!((loaded.covered, loaded.record.attempt(false)), (false, 2));
     assert_eq!(second.cancel(timer.id).await, CancelAnswer::Died { id: timer.id, failed: 1 });
@@ -240,9 +240,9 @@ pub(super) async fn a_late_ok_of_a_predecessor_settles_a_covered_timer(mut kit: 
     first.claim(kit.now).await;
     let second = kit.owner().await;
     let late = |attempt| Verdict::LateAck { attempt };
-    assert_eq!(second.settle(sent.id, late(2)).await, Answer::Gone, "a second delivery was never made");
-    assert_eq!(second.settle(sent.id, late(1)).await, Answer::Done);
-    assert_eq!(second.settle(unsent.id, late(1)).await, Answer::Gone, "nobody can have sent it");
+    assert_eq!(second.settle(sent.id, late(2)).await, SettleAnswer::Gone, "a second delivery was never made");
+    assert_eq!(second.settle(sent.id, late(1)).await, SettleAnswer::Done);
+    assert_eq!(second.settle(unsent.id, late(1)).await, SettleAnswer::Gone, "nobody can have sent it");
     assert_eq!(second.place(unsent.id).await, pending_at(kit.now + MINUTE));
 }
 
@@ -251,7 +251,7 @@ pub(super) async fn a_late_ok_of_a_failed_attempt_settles_the_retry(mut kit: Kit
     let timer = kit.timer(kit.now);
     owner.add(&timer).await;
     owner.retry(timer.id, kit.now + MINUTE, 1, 1).await;
-    assert_eq!(owner.settle(timer.id, Verdict::LateAck { attempt: 2 }).await, Answer::Gone);
-    assert_eq!(owner.settle(timer.id, Verdict::LateAck { attempt: 1 }).await, Answer::Done);
+    assert_eq!(owner.settle(timer.id, Verdict::LateAck { attempt: 2 }).await, SettleAnswer::Gone);
+    assert_eq!(owner.settle(timer.id, Verdict::LateAck { attempt: 1 }).await, SettleAnswer::Done);
     assert_eq!(owner.place(timer.id).await, None);
 }

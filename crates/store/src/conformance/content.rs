@@ -7,7 +7,7 @@ use super::kit::Kit;
 use super::owner::Owner;
 use super::seeded::mix;
 use super::values::{DAY, MINUTE, NEW, YEAR, dead_verdict, schedule_op, unique};
-use crate::ops::{Cancel, Park, Replay, Unpark};
+use crate::ops::{Cancel, MoveAnswer, Park, Replay, ReplayAnswer, SettleAnswer, Unpark};
 use crate::{Answer, CancelAnswer, Op, Place, RequestId, ScheduleAnswer};
 
 /// Texts that are easily damaged: separators of every store, hash tags, other scripts, look-alikes.
@@ -43,18 +43,18 @@ async fn round_trip(owner: &Owner, timer: &Timer) {
         assert_eq!(*owner.lane.get(target).await.unwrap().unwrap().0.timer, *timer, "by key");
     }
     assert_eq!(*owner.pending().await[&timer.id].record.timer, *timer, "loaded");
-    assert_eq!(owner.park(timer.id).await, Answer::Done);
+    assert_eq!(owner.park(timer.id).await, MoveAnswer::Done);
     assert_eq!(*owner.all_parked(&timer.dest, 10).await[0].timer, *timer, "parked");
-    assert_eq!(owner.unpark(timer.id, timer.due).await, Answer::Done);
+    assert_eq!(owner.unpark(timer.id, timer.due).await, MoveAnswer::Done);
     if timer.mode == Mode::AtMostOnce {
-        assert_eq!(owner.take(timer.id).await, Answer::Done);
+        assert_eq!(owner.take(timer.id).await, MoveAnswer::Done);
         assert_eq!(*owner.all_taken(10).await[0].record.timer, *timer, "taken");
     }
-    assert_eq!(owner.settle(timer.id, dead_verdict(1)).await, Answer::Done);
+    assert_eq!(owner.settle(timer.id, dead_verdict(1)).await, SettleAnswer::Done);
     assert_eq!(*owner.all_dead().await[0].record.timer, *timer, "dead");
-    assert_eq!(owner.replay(timer.id, timer.due).await, Answer::Done);
+    assert_eq!(owner.replay(timer.id, timer.due).await, ReplayAnswer::Done);
     assert_eq!(*owner.record(timer.id).await.timer, *timer, "replayed");
-    assert_eq!(owner.ack(timer.id).await, Answer::Done);
+    assert_eq!(owner.ack(timer.id).await, SettleAnswer::Done);
     assert_eq!(owner.census().await, Default::default());
 }
 
@@ -281,7 +281,7 @@ pub(super) async fn odd_errors(mut kit: Kit) {
     for (n, text) in (1..).zip(ODD.iter().chain(&["line one\nline two\r\n\t\u{0}end"])) {
         let error = (*text).into();
         let verdict = crate::Verdict::Retry { fire: kit.now + MINUTE, tier: 1, failed: n, error };
-        assert_eq!(owner.settle(timer.id, verdict).await, Answer::Done);
+        assert_eq!(owner.settle(timer.id, verdict).await, SettleAnswer::Done);
         let record = owner.record(timer.id).await;
         assert_eq!(record.progress.last_error.as_deref(), Some(*text));
         assert_eq!(owner.pending().await[&timer.id].record, record);
@@ -318,19 +318,25 @@ pub(super) async fn an_id_is_dead_or_alive_in_one_place_only(mut kit: Kit) {
     let owner = kit.owner().await;
     let timer = kit.amo(kit.now);
     owner.add(&timer).await;
+    let moved = MoveAnswer::Done;
     let visits = [
-        (Op::Park(Park { id: timer.id, failed: 0 }), Place::Parked),
-        (Op::take(timer.id, 0), Place::Taken { epoch: owner.epoch, unconfirmed: false }),
-        (Op::Park(Park { id: timer.id, failed: 0 }), Place::Parked),
-        (Op::Unpark(Unpark { id: timer.id, fire: kit.now }), Place::Pending { fire: kit.now, tier: 0 }),
-        (Op::settle(timer.id, dead_verdict(1)), Place::Dead),
+        (Op::Park(Park { id: timer.id, failed: 0 }), Answer::Park(moved), Place::Parked),
+        (Op::take(timer.id, 0), Answer::Take(moved), Place::Taken { epoch: owner.epoch, unconfirmed: false }),
+        (Op::Park(Park { id: timer.id, failed: 0 }), Answer::Park(moved), Place::Parked),
+        (
+            Op::Unpark(Unpark { id: timer.id, fire: kit.now }),
+            Answer::Unpark(moved),
+            Place::Pending { fire: kit.now, tier: 0 },
+        ),
+        (Op::settle(timer.id, dead_verdict(1)), Answer::Settle(SettleAnswer::Done), Place::Dead),
         (
             Op::Replay(Replay { id: timer.id, fire: kit.now + DAY }),
+            Answer::Replay(ReplayAnswer::Done),
             Place::Pending { fire: kit.now + DAY, tier: 0 },
         ),
     ];
-    for (op, place) in visits {
-        assert_eq!(owner.one(op).await, Answer::Done);
+    for (op, answer, place) in visits {
+        assert_eq!(owner.one(op).await, answer);
         assert_eq!(owner.place(timer.id).await, Some(place));
         let census = owner.census().await;
         let sum = census.pending + census.retrying + census.parked + census.taken + census.dead;

@@ -5,7 +5,7 @@ use mtimer_types::{DeadReason, Destination, Ended, RetryTiers, Time, Timer, Time
 use super::kit::Kit;
 use super::owner::Owner;
 use super::values::{DAY, HOUR, MINUTE, NEW, SECOND, dest, other_dest, pending_at};
-use crate::ops::{Replay, Trim};
+use crate::ops::{MoveAnswer, PurgeAnswer, Replay, ReplayAnswer, SettleAnswer, Trim, TrimAnswer};
 use crate::{Answer, CancelAnswer, DeadFilter, DeadLetter, Op, Place, Retained, ScheduleAnswer, Verdict};
 
 fn dead_letter(id: TimerId, reason: DeadReason, failed: u32, error: &str) -> Op {
@@ -18,7 +18,7 @@ async fn dead_letters(kit: &Kit, owner: &mut Owner, count: u64) -> Vec<Timer> {
     owner.add_all(&timers).await;
     for (n, timer) in (0..).zip(&timers) {
         owner.now = kit.now + n * MINUTE;
-        assert_eq!(owner.dead_letter(timer.id).await, Answer::Done);
+        assert_eq!(owner.dead_letter(timer.id).await, SettleAnswer::Done);
     }
     owner.now = kit.now;
     timers
@@ -46,7 +46,10 @@ pub(super) async fn a_letter_is_complete(mut kit: Kit) {
         owner.add(&timer).await;
         owner.now = kit.now + n;
         let error = format!("failed because of \u{2116} {n}");
-        assert_eq!(owner.one(dead_letter(timer.id, reason, n as u32 + 4, &error)).await, Answer::Done);
+        assert_eq!(
+            owner.one(dead_letter(timer.id, reason, n as u32 + 4, &error)).await,
+            Answer::Settle(SettleAnswer::Done)
+        );
         let letter = owner.all_dead().await.pop().unwrap();
         assert_eq!(*letter.record.timer, timer);
         assert_eq!((letter.reason, letter.died), (reason, kit.now + n));
@@ -65,7 +68,10 @@ pub(super) async fn the_first_death_counts(mut kit: Kit) {
     owner.add_dead(&timer).await;
     let before = owner.all_dead().await;
     owner.now = kit.now + HOUR;
-    assert_eq!(owner.one(dead_letter(timer.id, DeadReason::Exhausted, 9, "again")).await, Answer::Done);
+    assert_eq!(
+        owner.one(dead_letter(timer.id, DeadReason::Exhausted, 9, "again")).await,
+        Answer::Settle(SettleAnswer::Done)
+    );
     assert_eq!(owner.all_dead().await, before);
 }
 
@@ -74,7 +80,10 @@ pub(super) async fn an_error_is_cut_at_512_bytes(mut kit: Kit) {
     let timer = kit.timer(kit.now);
     owner.add(&timer).await;
     let long = format!("abc{}", "\u{1f570}".repeat(200));
-    assert_eq!(owner.one(dead_letter(timer.id, DeadReason::Failed, 1, &long)).await, Answer::Done);
+    assert_eq!(
+        owner.one(dead_letter(timer.id, DeadReason::Failed, 1, &long)).await,
+        Answer::Settle(SettleAnswer::Done)
+    );
     let letter = owner.all_dead().await.remove(0);
     assert_eq!(letter.record.progress.last_error.as_deref(), Some(&long[..3 + 4 * 127]));
 }
@@ -85,7 +94,7 @@ pub(super) async fn it_dies_in_the_park_and_taken(mut kit: Kit) {
     owner.add_parked(&parked).await;
     owner.add_taken(&taken).await;
     for id in [parked.id, taken.id] {
-        assert_eq!(owner.dead_letter(id).await, Answer::Done);
+        assert_eq!(owner.dead_letter(id).await, SettleAnswer::Done);
         assert_eq!(owner.place(id).await, Some(Place::Dead));
     }
     let census = owner.census().await;
@@ -106,11 +115,11 @@ pub(super) async fn a_dead_timer_is_out_of_reach(mut kit: Kit) {
         Verdict::Unconfirmed,
         Verdict::Retry { fire: kit.now, tier: 1, failed: 7, error: "x".into() },
     ] {
-        assert_eq!(owner.settle(id, verdict).await, Answer::Gone);
+        assert_eq!(owner.settle(id, verdict).await, SettleAnswer::Gone);
     }
-    assert_eq!(owner.take(id).await, Answer::Gone);
-    assert_eq!(owner.park(id).await, Answer::Gone);
-    assert_eq!(owner.unpark(id, kit.now).await, Answer::Gone);
+    assert_eq!(owner.take(id).await, MoveAnswer::Gone);
+    assert_eq!(owner.park(id).await, MoveAnswer::Gone);
+    assert_eq!(owner.unpark(id, kit.now).await, MoveAnswer::Gone);
     assert_eq!(owner.cancel(id).await, CancelAnswer::TooLate(id));
     assert_eq!(owner.reschedule(id, kit.now + HOUR).await, crate::RescheduleAnswer::TooLate(id));
     assert_eq!(owner.state().await, before);
@@ -178,14 +187,14 @@ pub(super) async fn a_replay_brings_it_back(mut kit: Kit) {
     owner.add(&timer).await;
     owner.one(dead_letter(timer.id, DeadReason::Exhausted, 6, "used up")).await;
     let fire = kit.now + SECOND;
-    assert_eq!(owner.replay(timer.id, fire).await, Answer::Done);
+    assert_eq!(owner.replay(timer.id, fire).await, ReplayAnswer::Done);
     let (record, place) = owner.see(timer.id).await.unwrap();
     assert_eq!(Some(place), pending_at(fire));
     assert_eq!(record.attempt(false), 7, "the number rises");
     assert_eq!((record.progress.failed, record.progress.budget_from), (6, 6), "with a new budget");
     assert_eq!(owner.all_dead().await, []);
     assert_eq!(owner.fires().await, [(timer.id, fire)]);
-    assert_eq!(owner.replay(timer.id, kit.now + HOUR).await, Answer::Done, "a repeat");
+    assert_eq!(owner.replay(timer.id, kit.now + HOUR).await, ReplayAnswer::Done, "a repeat");
     assert_eq!(owner.fires().await, [(timer.id, fire)], "changes nothing");
 }
 
@@ -200,7 +209,7 @@ pub(super) async fn a_replayed_timer_can_die_again(mut kit: Kit) {
     let letters = owner.all_dead().await;
     assert_eq!(letters.len(), 1);
     assert_eq!((letters[0].reason, letters[0].died), (DeadReason::Failed, kit.now + MINUTE));
-    assert_eq!(owner.replay(timer.id, kit.now).await, Answer::Done);
+    assert_eq!(owner.replay(timer.id, kit.now).await, ReplayAnswer::Done);
     assert_eq!(owner.record(timer.id).await.progress.budget_from, 3);
 }
 
@@ -210,9 +219,9 @@ pub(super) async fn a_replay_forgets_that_it_was_stopped(mut kit: Kit) {
     owner.add(&timer).await;
     owner.cancel_in_flight(timer.id).await;
     owner.retry(timer.id, kit.now, 1, 1).await;
-    assert_eq!(owner.replay(timer.id, kit.now).await, Answer::Done);
+    assert_eq!(owner.replay(timer.id, kit.now).await, ReplayAnswer::Done);
     assert!(!owner.record(timer.id).await.progress.stopped);
-    assert_eq!(owner.retry(timer.id, kit.now + SECOND, 1, 2).await, Answer::Done);
+    assert_eq!(owner.retry(timer.id, kit.now + SECOND, 1, 2).await, SettleAnswer::Done);
     assert_eq!(owner.place(timer.id).await, Some(Place::Pending { fire: kit.now + SECOND, tier: 1 }));
 }
 
@@ -232,7 +241,7 @@ pub(super) async fn a_replay_drops_a_deadline_that_has_passed(mut kit: Kit) {
         owner.now = kit.now;
         owner.add_dead(&timer).await;
         owner.now = now;
-        assert_eq!(owner.replay(timer.id, fire).await, Answer::Done);
+        assert_eq!(owner.replay(timer.id, fire).await, ReplayAnswer::Done);
         let found = owner.record(timer.id).await.timer.deadline;
         assert_eq!(found, left, "deadline {deadline}, replayed at {now} for {fire}");
     }
@@ -245,7 +254,7 @@ pub(super) async fn only_the_dead_and_unconfirmed_are_replayed(mut kit: Kit) {
     owner.add_taken(&taken).await;
     let before = owner.state().await;
     for id in [parked.id, taken.id, kit.timer(kit.now).id] {
-        assert_eq!(owner.replay(id, kit.now).await, Answer::Gone);
+        assert_eq!(owner.replay(id, kit.now).await, ReplayAnswer::Gone);
     }
     assert_eq!(owner.state().await, before);
 }
@@ -256,7 +265,7 @@ pub(super) async fn hundreds_are_replayed(mut kit: Kit) {
     owner.add_all(&timers).await;
     owner.apply(timers.iter().map(|t| dead_letter(t.id, DeadReason::Failed, 1, "x")).collect()).await;
     let ops = timers.iter().map(|t| Op::Replay(Replay { id: t.id, fire: kit.now + 5 })).collect();
-    assert!(owner.apply(ops).await.iter().all(|a| *a == Answer::Done));
+    assert!(owner.apply(ops).await.iter().all(|a| *a == Answer::Replay(ReplayAnswer::Done)));
     let fires = owner.fires().await;
     assert_eq!(fires.len(), 500);
     assert!(fires.iter().all(|(_, fire)| *fire == kit.now + 5));
@@ -266,11 +275,11 @@ pub(super) async fn hundreds_are_replayed(mut kit: Kit) {
 pub(super) async fn a_purge_removes_one(mut kit: Kit) {
     let mut owner = kit.owner().await;
     let timers = dead_letters(&kit, &mut owner, 3).await;
-    assert_eq!(owner.purge(timers[1].id).await, Answer::Done);
-    assert_eq!(owner.purge(timers[1].id).await, Answer::Gone);
+    assert_eq!(owner.purge(timers[1].id).await, PurgeAnswer::Done);
+    assert_eq!(owner.purge(timers[1].id).await, PurgeAnswer::Gone);
     assert_eq!(owner.place(timers[1].id).await, None);
     assert_eq!(ids(&owner.all_dead().await), [timers[0].id, timers[2].id]);
-    assert_eq!(owner.replay(timers[1].id, kit.now).await, Answer::Gone);
+    assert_eq!(owner.replay(timers[1].id, kit.now).await, ReplayAnswer::Gone);
 }
 
 pub(super) async fn a_purge_spares_the_living(mut kit: Kit) {
@@ -279,7 +288,7 @@ pub(super) async fn a_purge_spares_the_living(mut kit: Kit) {
     owner.add(&pending).await;
     owner.add_parked(&parked).await;
     for id in [pending.id, parked.id, kit.timer(kit.now).id] {
-        assert_eq!(owner.purge(id).await, Answer::Gone);
+        assert_eq!(owner.purge(id).await, PurgeAnswer::Gone);
     }
     assert_eq!((owner.census().await.pending, owner.census().await.parked), (1, 1));
 }
@@ -292,8 +301,8 @@ pub(super) async fn the_end_of_one_long_dead_is_forgotten(mut kit: Kit) {
     owner.now = kit.now - SECOND;
     owner.add_dead(&young).await;
     owner.now = kit.now;
-    assert_eq!(owner.purge(old.id).await, Answer::Done);
-    assert_eq!(owner.purge(young.id).await, Answer::Done);
+    assert_eq!(owner.purge(old.id).await, PurgeAnswer::Done);
+    assert_eq!(owner.purge(young.id).await, PurgeAnswer::Done);
     assert_eq!(owner.schedule(&young).await, ScheduleAnswer::Ended(Ended::Dead));
     assert_eq!(owner.schedule(&old).await, NEW);
 }
@@ -304,10 +313,10 @@ pub(super) async fn trim_by_age(mut kit: Kit) {
     let trim = async |before| {
         owner.one(Op::Trim(Trim { of: Retained::Dead, before, keep: u64::MAX, limit: 100 })).await
     };
-    assert_eq!(trim(kit.now).await, Answer::Trimmed { removed: 0, more: false });
-    assert_eq!(trim(kit.now + 4 * MINUTE).await, Answer::Trimmed { removed: 4, more: false });
+    assert_eq!(trim(kit.now).await, Answer::Trim(TrimAnswer { removed: 0, more: false }));
+    assert_eq!(trim(kit.now + 4 * MINUTE).await, Answer::Trim(TrimAnswer { removed: 4, more: false }));
     assert_eq!(ids(&owner.all_dead().await), of(&timers[4..]), "who died at the bound stays");
-    assert_eq!(trim(Time::MAX).await, Answer::Trimmed { removed: 6, more: false });
+    assert_eq!(trim(Time::MAX).await, Answer::Trim(TrimAnswer { removed: 6, more: false }));
     assert_eq!(owner.census().await, Default::default());
 }
 
@@ -317,10 +326,10 @@ pub(super) async fn trim_by_count(mut kit: Kit) {
     let trim = async |keep| {
         owner.one(Op::Trim(Trim { of: Retained::Dead, before: Time::ZERO, keep, limit: 100 })).await
     };
-    assert_eq!(trim(10).await, Answer::Trimmed { removed: 0, more: false });
-    assert_eq!(trim(7).await, Answer::Trimmed { removed: 3, more: false });
+    assert_eq!(trim(10).await, Answer::Trim(TrimAnswer { removed: 0, more: false }));
+    assert_eq!(trim(7).await, Answer::Trim(TrimAnswer { removed: 3, more: false }));
     assert_eq!(ids(&owner.all_dead().await), of(&timers[3..]), "the oldest go");
-    assert_eq!(trim(0).await, Answer::Trimmed { removed: 7, more: false });
+    assert_eq!(trim(0).await, Answer::Trim(TrimAnswer { removed: 7, more: false }));
     assert_eq!(owner.all_dead().await, []);
 }
 
@@ -330,9 +339,9 @@ pub(super) async fn trim_in_portions(mut kit: Kit) {
     let trim = async |keep, limit| {
         owner.one(Op::Trim(Trim { of: Retained::Dead, before: Time::ZERO, keep, limit })).await
     };
-    assert_eq!(trim(2, 0).await, Answer::Trimmed { removed: 0, more: true });
-    assert_eq!(trim(2, 3).await, Answer::Trimmed { removed: 3, more: true });
-    assert_eq!(trim(2, 5).await, Answer::Trimmed { removed: 5, more: false });
+    assert_eq!(trim(2, 0).await, Answer::Trim(TrimAnswer { removed: 0, more: true }));
+    assert_eq!(trim(2, 3).await, Answer::Trim(TrimAnswer { removed: 3, more: true }));
+    assert_eq!(trim(2, 5).await, Answer::Trim(TrimAnswer { removed: 5, more: false }));
     assert_eq!(ids(&owner.all_dead().await), of(&timers[8..]));
 }
 
@@ -340,9 +349,13 @@ pub(super) async fn trim_by_age_and_count(mut kit: Kit) {
     let mut owner = kit.owner().await;
     let timers = dead_letters(&kit, &mut owner, 10).await;
     let trim = Op::Trim(Trim { of: Retained::Dead, before: kit.now + 3 * MINUTE, keep: 5, limit: 100 });
-    assert_eq!(owner.one(trim).await, Answer::Trimmed { removed: 5, more: false }, "whichever takes more");
+    assert_eq!(
+        owner.one(trim).await,
+        Answer::Trim(TrimAnswer { removed: 5, more: false }),
+        "whichever takes more"
+    );
     let trim = Op::Trim(Trim { of: Retained::Dead, before: kit.now + 8 * MINUTE, keep: 4, limit: 2 });
-    assert_eq!(owner.one(trim).await, Answer::Trimmed { removed: 2, more: true });
+    assert_eq!(owner.one(trim).await, Answer::Trim(TrimAnswer { removed: 2, more: true }));
     assert_eq!(ids(&owner.all_dead().await), of(&timers[7..]));
 }
 
@@ -350,7 +363,7 @@ pub(super) async fn trim_of_nothing(mut kit: Kit) {
     let owner = kit.owner().await;
     owner.add(&kit.timer(kit.now)).await;
     let trim = Op::Trim(Trim { of: Retained::Dead, before: Time::MAX, keep: 0, limit: 100 });
-    assert_eq!(owner.one(trim).await, Answer::Trimmed { removed: 0, more: false });
+    assert_eq!(owner.one(trim).await, Answer::Trim(TrimAnswer { removed: 0, more: false }));
     assert_eq!(owner.census().await.pending, 1);
 }
 

@@ -7,7 +7,7 @@ use super::kit::Kit;
 use super::owner::Owner;
 use super::pair::schedule_with;
 use super::values::{DAY, HOUR, MINUTE, SECOND, YEAR, dead_verdict, unique};
-use crate::ops::{Cancel, Park, Purge, Replay, Reschedule, Trim, Unpark};
+use crate::ops::{Cancel, Park, Purge, Replay, Reschedule, SettleAnswer, Trim, Unpark};
 use crate::{Answer, Census, Op, RequestId, Retained, Verdict};
 
 const EMPTY: Census = Census { pending: 0, retrying: 0, parked: 0, taken: 0, dead: 0, keys: 0, residue: 0 };
@@ -271,7 +271,7 @@ pub(super) async fn it_can_be_filled_again(mut kit: Kit) {
         owner.add_all(&timers).await;
         assert_eq!(owner.pending().await.len(), 100);
         let answers = owner.apply(timers.iter().map(|t| settle(t.id, Verdict::Ack)).collect()).await;
-        assert!(answers.iter().all(|a| *a == Answer::Done));
+        assert!(answers.iter().all(|a| *a == Answer::Settle(SettleAnswer::Done)));
         assert_eq!(owner.census().await, EMPTY);
         assert_eq!(owner.pending().await.len(), 0);
     }

@@ -9,7 +9,10 @@ use super::owner::Owner;
 use super::pair::{Pair, schedule_with};
 use super::properties::{assert_all_occur, is_named};
 use super::values::{DAY, HOUR, MINUTE, NEW, SECOND, dead_verdict, pending_at, schedule_op, unique};
-use crate::ops::{Cancel, Park, Purge, Replay, Reschedule, Trim, Unpark};
+use crate::ops::{
+    Cancel, MoveAnswer, Park, Purge, PurgeAnswer, Replay, ReplayAnswer, Reschedule, SettleAnswer, Trim,
+    Unpark,
+};
 use crate::{
     Answer, Batch, CancelAnswer, Health, Load, Op, Place, Refusal, RequestId, RescheduleAnswer, Retained,
     ScheduleAnswer, Verdict,
@@ -211,8 +214,8 @@ async fn full(kit: &mut Kit) -> Option<(Owner, Vec<Timer>)> {
     let timers: Vec<_> =
         (0..8).map(|n| if n == 2 { kit.amo(kit.now) } else { kit.timer(kit.now + n * MINUTE) }).collect();
     owner.add_all(&timers).await;
-    assert_eq!(owner.dead_letter(timers[0].id).await, Answer::Done);
-    assert_eq!(owner.park(timers[1].id).await, Answer::Done);
+    assert_eq!(owner.dead_letter(timers[0].id).await, SettleAnswer::Done);
+    assert_eq!(owner.park(timers[1].id).await, MoveAnswer::Done);
     kit.fault(Fault::OutOfMemory(true)).await.then_some((owner, timers))
 }
 
@@ -244,15 +247,15 @@ pub(super) async fn a_full_store_does_everything_else(mut kit: Kit) {
     let id = |n: usize| timers[n].id;
     owner.claim(kit.now + SECOND).await;
     assert_eq!(owner.load(kit.now + HOUR).await.len(), 6);
-    assert_eq!(owner.take(id(2)).await, Answer::Done);
-    assert_eq!(owner.ack(id(2)).await, Answer::Done);
-    assert_eq!(owner.retry(id(3), kit.now + HOUR, 1, 1).await, Answer::Done);
-    assert_eq!(owner.dead_letter(id(4)).await, Answer::Done);
+    assert_eq!(owner.take(id(2)).await, MoveAnswer::Done);
+    assert_eq!(owner.ack(id(2)).await, SettleAnswer::Done);
+    assert_eq!(owner.retry(id(3), kit.now + HOUR, 1, 1).await, SettleAnswer::Done);
+    assert_eq!(owner.dead_letter(id(4)).await, SettleAnswer::Done);
     assert_eq!(owner.cancel(id(5)).await, CancelAnswer::Cancelled(id(5)));
-    assert_eq!(owner.park(id(6)).await, Answer::Done);
-    assert_eq!(owner.unpark(id(1), kit.now).await, Answer::Done);
-    assert_eq!(owner.settle(id(7), Verdict::Expired).await, Answer::Done);
-    assert_eq!(owner.purge(id(0)).await, Answer::Done);
+    assert_eq!(owner.park(id(6)).await, MoveAnswer::Done);
+    assert_eq!(owner.unpark(id(1), kit.now).await, MoveAnswer::Done);
+    assert_eq!(owner.settle(id(7), Verdict::Expired).await, SettleAnswer::Done);
+    assert_eq!(owner.purge(id(0)).await, PurgeAnswer::Done);
     let next = kit.owner().await;
     assert_eq!(next.prior_claim, kit.now + SECOND, "a partition can change hands, too");
     assert_eq!(next.place(id(4)).await, Some(Place::Dead));
@@ -269,7 +272,10 @@ pub(super) async fn a_full_store_refuses_a_batch_in_part_only(mut kit: Kit) {
     ];
     let batch = Batch { now: kit.now, claim: Some(kit.now + MINUTE), ops };
     let answers = owner.lane.apply(batch).await.unwrap();
-    assert!(matches!(&answers[..], [Answer::Done, full, Answer::Done] if is_full(full)), "{answers:?}");
+    assert!(
+        matches!(&answers[..], [Answer::Settle(SettleAnswer::Done), full, Answer::Settle(SettleAnswer::Done)] if is_full(full)),
+        "{answers:?}"
+    );
     assert_eq!(kit.owner_record().await.claimed_until, kit.now + MINUTE);
     assert_eq!(owner.place(new.id).await, None);
     kit.fault(Fault::OutOfMemory(false)).await;
@@ -287,7 +293,7 @@ pub(super) async fn a_refusal_by_a_full_store_is_not_final(mut kit: Kit) {
     kit.fault(Fault::OutOfMemory(false)).await;
     let moved = Answer::Reschedule(RescheduleAnswer::Rescheduled(timers[3].id));
     assert_eq!(owner.apply(vec![schedule_op(&new), reschedule()]).await, [Answer::Schedule(NEW), moved]);
-    assert_eq!(owner.replay(timers[0].id, kit.now).await, Answer::Done);
+    assert_eq!(owner.replay(timers[0].id, kit.now).await, ReplayAnswer::Done);
     assert_eq!(owner.place(timers[3].id).await, pending_at(due));
 }
 
@@ -296,7 +302,7 @@ pub(super) async fn outcomes_are_forgotten_after_the_horizon(mut kit: Kit) {
     let (cancelled, expired, unseen) = (kit.timer(kit.now), kit.timer(kit.now), kit.timer(kit.now));
     owner.add_all(&[cancelled.clone(), expired.clone()]).await;
     assert_eq!(owner.cancel(cancelled.id).await, CancelAnswer::Cancelled(cancelled.id));
-    assert_eq!(owner.settle(expired.id, Verdict::Expired).await, Answer::Done);
+    assert_eq!(owner.settle(expired.id, Verdict::Expired).await, SettleAnswer::Done);
     assert_eq!(owner.cancel(unseen.id).await, CancelAnswer::NotFound);
     assert_eq!(owner.schedule(&expired).await, ScheduleAnswer::Ended(Ended::Expired));
     if !kit.fault(Fault::ForgetEnded).await {

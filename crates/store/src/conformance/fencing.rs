@@ -11,7 +11,7 @@ use super::owner::{Owner, State};
 use super::pair::{same_state, schedule_with};
 use super::properties::assert_all_occur;
 use super::values::{DAY, HOUR, MINUTE, NEW, SECOND, dead_verdict, dest, schedule_op, unique};
-use crate::ops::{Cancel, Park, Purge, Replay, Reschedule, Trim, Unpark};
+use crate::ops::{Cancel, Park, Purge, Replay, Reschedule, SettleAnswer, Trim, Unpark};
 use crate::{
     Answer, Batch, DeadFilter, Health, InFlight, LaneError, Load, Op, RequestId, Retained, ScheduleAnswer,
     Verdict,
@@ -299,6 +299,6 @@ pub(super) async fn the_new_owner_decides_alone(kit: Kit) {
     let answer = scene.owner.schedule(&scene.kit.keyed(scene.kit.now, &scene.key)).await;
     assert_eq!(answer, ScheduleAnswer::KeyTaken(scene.pending.id));
     assert!(old.try_apply(vec![Op::settle(scene.taken.id, Verdict::Ack)]).await.is_err());
-    assert_eq!(scene.owner.ack(scene.taken.id).await, Answer::Done);
-    assert_eq!(scene.owner.ack(scene.pending.id).await, Answer::Done);
+    assert_eq!(scene.owner.ack(scene.taken.id).await, SettleAnswer::Done);
+    assert_eq!(scene.owner.ack(scene.pending.id).await, SettleAnswer::Done);
 }

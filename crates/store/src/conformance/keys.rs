@@ -5,7 +5,7 @@ use mtimer_types::{Ended, Key, KeyPolicy, Mode, Target, Timer};
 use super::kit::Kit;
 use super::owner::Owner;
 use super::values::{DAY, HOUR, MINUTE, NEW, OLD, SECOND, dest, other_dest, pending_at, unique};
-use crate::ops::{Cancel, Schedule};
+use crate::ops::{Cancel, MoveAnswer, PurgeAnswer, ReplayAnswer, Schedule, SettleAnswer};
 use crate::{Answer, CancelAnswer, Op, Place, RequestId, RescheduleAnswer, ScheduleAnswer, Verdict};
 
 pub(super) async fn create_refuses_a_key_in_use(mut kit: Kit) {
@@ -40,9 +40,9 @@ pub(super) async fn keep_tells_whether_an_attempt_may_have_begun(mut kit: Kit) {
         owner.add(timer).await;
     }
     owner.add(&Timer { due: kit.now + HOUR, id: kit.keyed(kit.now + HOUR, &keys[0]).id, ..waiting }).await;
-    assert_eq!(owner.park(parked.id).await, Answer::Done);
-    assert_eq!(owner.retry(failed.id, kit.now + HOUR, 1, 1).await, Answer::Done);
-    assert_eq!(owner.take(taken.id).await, Answer::Done);
+    assert_eq!(owner.park(parked.id).await, MoveAnswer::Done);
+    assert_eq!(owner.retry(failed.id, kit.now + HOUR, 1, 1).await, SettleAnswer::Done);
+    assert_eq!(owner.take(taken.id).await, MoveAnswer::Done);
     let nexts = keys.each_ref().map(|key| kit.keyed(kit.now + DAY, key));
     let begun = async |owner: &Owner| {
         let mut all = Vec::new();
@@ -92,14 +92,18 @@ pub(super) async fn replace_takes_it_from_whatever_holds_it(mut kit: Kit) {
         let (old, new) = (kit.keyed(kit.now, &key), kit.keyed(kit.now + DAY, &key));
         owner.add(&old).await;
         if parked {
-            assert_eq!(owner.park(old.id).await, Answer::Done);
+            assert_eq!(owner.park(old.id).await, MoveAnswer::Done);
         } else {
-            assert_eq!(owner.retry(old.id, kit.now + HOUR, 1, 1).await, Answer::Done);
+            assert_eq!(owner.retry(old.id, kit.now + HOUR, 1, 1).await, SettleAnswer::Done);
         }
         let answer = owner.schedule_as(&new, KeyPolicy::Replace).await;
         assert_eq!(answer, ScheduleAnswer::Scheduled { new: true, replaced: Some(old.id) });
         assert_eq!(owner.place(old.id).await, None);
-        assert_eq!(owner.settle(old.id, Verdict::Ack).await, Answer::Gone, "later outcomes find nothing");
+        assert_eq!(
+            owner.settle(old.id, Verdict::Ack).await,
+            SettleAnswer::Gone,
+            "later outcomes find nothing"
+        );
     }
     assert_eq!(owner.parked_counts().await.len(), 0);
     assert_eq!((owner.census().await.pending, owner.census().await.retrying), (2, 0));
@@ -258,10 +262,10 @@ pub(super) async fn a_replay_takes_it_back(mut kit: Kit) {
     let timer = kit.keyed(kit.now, &key);
     owner.add_dead(&timer).await;
     assert_eq!(owner.see_key(&key).await, None);
-    assert_eq!(owner.replay(timer.id, kit.now).await, Answer::Done);
+    assert_eq!(owner.replay(timer.id, kit.now).await, ReplayAnswer::Done);
     assert_eq!(owner.see_key(&key).await, Some(timer.id));
     assert_eq!(owner.schedule(&kit.keyed(kit.now, &key)).await, ScheduleAnswer::KeyTaken(timer.id));
-    assert_eq!(owner.ack(timer.id).await, Answer::Done);
+    assert_eq!(owner.ack(timer.id).await, SettleAnswer::Done);
     assert_eq!(owner.see_key(&key).await, None, "and frees it again");
 }
 
@@ -272,10 +276,10 @@ pub(super) async fn a_replay_into_a_taken_key_is_refused(mut kit: Kit) {
     owner.add_dead(&dead).await;
     owner.add(&live).await;
     let before = owner.state().await;
-    assert_eq!(owner.replay(dead.id, kit.now).await, Answer::KeyTaken(live.id));
+    assert_eq!(owner.replay(dead.id, kit.now).await, ReplayAnswer::KeyTaken(live.id));
     assert_eq!(owner.state().await, before, "nothing changed");
-    assert_eq!(owner.ack(live.id).await, Answer::Done);
-    assert_eq!(owner.replay(dead.id, kit.now).await, Answer::Done, "once it is free");
+    assert_eq!(owner.ack(live.id).await, SettleAnswer::Done);
+    assert_eq!(owner.replay(dead.id, kit.now).await, ReplayAnswer::Done, "once it is free");
 }
 
 pub(super) async fn a_purge_leaves_it_to_its_holder(mut kit: Kit) {
@@ -284,7 +288,7 @@ pub(super) async fn a_purge_leaves_it_to_its_holder(mut kit: Kit) {
     let (dead, live) = (kit.keyed(kit.now, &key), kit.keyed(kit.now + HOUR, &key));
     owner.add_dead(&dead).await;
     owner.add(&live).await;
-    assert_eq!(owner.purge(dead.id).await, Answer::Done);
+    assert_eq!(owner.purge(dead.id).await, PurgeAnswer::Done);
     assert_eq!(owner.see_key(&key).await, Some(live.id));
 }
 

@@ -10,7 +10,10 @@ use mtimer_types::{
     DeadReason, Destination, Ended, Epoch, Key, KeyPolicy, Mode, Target, Time, Timer, TimerId, limits,
 };
 
-use crate::ops::{Cancel, Park, Purge, Replay, Reschedule, Schedule, Settle, Take, Trim, Unpark};
+use crate::ops::{
+    Cancel, MoveAnswer, Park, Purge, PurgeAnswer, Replay, ReplayAnswer, Reschedule, Schedule, Settle,
+    SettleAnswer, Take, Trim, TrimAnswer, Unpark,
+};
 use crate::{
     Answer, CancelAnswer, Census, DeadLetter, InFlight, LoadedTimer, Op, Place, Progress, Record,
     RescheduleAnswer, Retained, ScheduleAnswer, Taken, Unconfirmed, Verdict,
@@ -152,18 +155,18 @@ impl Model {
             Op::Unpark(Unpark { id, fire }) => match self.timers.get(id).map(|e| e.place) {
                 Some(Place::Parked) => {
                     self.file(*id, *fire, 0);
-                    Answer::Done
+                    Answer::Unpark(MoveAnswer::Done)
                 }
-                Some(Place::Pending { .. }) => Answer::Done,
-                _ => Answer::Gone,
+                Some(Place::Pending { .. }) => Answer::Unpark(MoveAnswer::Done),
+                _ => Answer::Unpark(MoveAnswer::Gone),
             },
             Op::Replay(Replay { id, fire }) => self.replay(now, *id, *fire),
             Op::Purge(Purge { id }) => match self.timers.get(id) {
                 Some(e) if e.place == Place::Dead || e.is_unconfirmed() => {
                     self.purge(now, *id);
-                    Answer::Done
+                    Answer::Purge(PurgeAnswer::Done)
                 }
-                _ => Answer::Gone,
+                _ => Answer::Purge(PurgeAnswer::Gone),
             },
             Op::Trim(Trim { of, before, keep, limit }) => self.trim(now, *of, (*before, *keep), *limit),
         }
@@ -264,10 +267,10 @@ impl Model {
             Some(e) if e.waits() && e.timer.mode == Mode::AtMostOnce => {
                 e.place = taken;
                 e.progress.failed = failed;
-                Answer::Done
+                Answer::Take(MoveAnswer::Done)
             }
-            Some(e) if e.place == taken => Answer::Done,
-            _ => Answer::Gone,
+            Some(e) if e.place == taken => Answer::Take(MoveAnswer::Done),
+            _ => Answer::Take(MoveAnswer::Gone),
         }
     }
 
@@ -277,23 +280,23 @@ impl Model {
             Some(e) if matches!(e.place, Place::Pending { .. }) || e.place == taken => {
                 e.place = Place::Parked;
                 e.progress.failed = failed;
-                Answer::Done
+                Answer::Park(MoveAnswer::Done)
             }
-            Some(e) if e.place == Place::Parked => Answer::Done,
-            _ => Answer::Gone,
+            Some(e) if e.place == Place::Parked => Answer::Park(MoveAnswer::Done),
+            _ => Answer::Park(MoveAnswer::Gone),
         }
     }
 
     fn replay(&mut self, now: Time, id: TimerId, fire: Time) -> Answer {
-        let Some(e) = self.timers.get(&id) else { return Answer::Gone };
+        let Some(e) = self.timers.get(&id) else { return Answer::Replay(ReplayAnswer::Gone) };
         if matches!(e.place, Place::Pending { .. }) {
-            return Answer::Done;
+            return Answer::Replay(ReplayAnswer::Done);
         }
         if e.place != Place::Dead && !e.is_unconfirmed() {
-            return Answer::Gone;
+            return Answer::Replay(ReplayAnswer::Gone);
         }
         if let Some(holder) = e.timer.key.as_ref().and_then(|key| self.holder(&e.timer.dest, key)) {
-            return Answer::KeyTaken(holder);
+            return Answer::Replay(ReplayAnswer::KeyTaken(holder));
         }
         let e = self.timers.get_mut(&id).unwrap();
         e.progress.failed += u32::from(e.is_unconfirmed());
@@ -301,11 +304,11 @@ impl Model {
         e.progress.stopped = false;
         e.timer.deadline = e.timer.deadline.filter(|deadline| *deadline >= now);
         self.file(id, fire, 0);
-        Answer::Done
+        Answer::Replay(ReplayAnswer::Done)
     }
 
     fn settle(&mut self, now: Time, id: TimerId, verdict: &Verdict) -> Answer {
-        let Some(e) = self.timers.get(&id) else { return Answer::Gone };
+        let Some(e) = self.timers.get(&id) else { return Answer::Settle(SettleAnswer::Gone) };
         let (covered, failed) = (self.covered(e), e.progress.failed);
         let taken = matches!(e.place, Place::Taken { .. });
         let own = Place::Taken { epoch: self.epoch, unconfirmed: false };
@@ -324,7 +327,7 @@ impl Model {
                 e.fail(*failed, error);
                 if e.progress.stopped {
                     e.die(DeadReason::Stopped, now);
-                    return Answer::Died;
+                    return Answer::Settle(SettleAnswer::Died);
                 }
                 self.file(id, *fire, *tier);
             }
@@ -340,9 +343,9 @@ impl Model {
                 }
                 e.unconfirmed_since = e.unconfirmed_since.or(Some(now));
             }
-            _ => return Answer::Gone,
+            _ => return Answer::Settle(SettleAnswer::Gone),
         }
-        Answer::Done
+        Answer::Settle(SettleAnswer::Done)
     }
 
     fn acknowledge(&mut self, id: TimerId) {
@@ -375,7 +378,7 @@ impl Model {
         for id in &doomed[..removed] {
             self.purge(now, *id);
         }
-        Answer::Trimmed { removed: removed as u32, more: removed < doomed.len() }
+        Answer::Trim(TrimAnswer { removed: removed as u32, more: removed < doomed.len() })
     }
 
     pub fn pending(&self) -> Vec<LoadedTimer> {

@@ -5,7 +5,7 @@ use mtimer_types::{DeadReason, Ended, KeyPolicy, Time, Timer, TimerId};
 use super::kit::Kit;
 use super::owner::Owner;
 use super::values::{HOUR, MINUTE, NEW, SECOND, dead_verdict, pending_at};
-use crate::ops::Trim;
+use crate::ops::{MoveAnswer, PurgeAnswer, ReplayAnswer, SettleAnswer, Trim, TrimAnswer};
 use crate::{Answer, CancelAnswer, Op, Place, Retained, ScheduleAnswer, Taken, Unconfirmed, Verdict};
 
 pub(super) async fn a_taken_timer_is_not_pending(mut kit: Kit) {
@@ -24,7 +24,7 @@ pub(super) async fn taking_twice_in_an_epoch_is_a_repeat(mut kit: Kit) {
     let owner = kit.owner().await;
     let timer = kit.amo(kit.now);
     owner.add_taken(&timer).await;
-    assert_eq!(owner.take(timer.id).await, Answer::Done);
+    assert_eq!(owner.take(timer.id).await, MoveAnswer::Done);
     assert_eq!(owner.census().await.taken, 1);
 }
 
@@ -34,11 +34,11 @@ pub(super) async fn a_later_epoch_cannot_take_it_again(mut kit: Kit) {
     first.add_taken(&timer).await;
     let second = kit.owner().await;
     assert_eq!(second.pending().await.len(), 0, "it is never loaded again");
-    assert_eq!(second.take(timer.id).await, Answer::Gone);
-    assert_eq!(second.park(timer.id).await, Answer::Gone);
-    assert_eq!(second.unpark(timer.id, kit.now).await, Answer::Gone);
-    assert_eq!(second.retry(timer.id, kit.now, 1, 1).await, Answer::Gone);
-    assert_eq!(second.replay(timer.id, kit.now).await, Answer::Gone, "not before somebody gave it up");
+    assert_eq!(second.take(timer.id).await, MoveAnswer::Gone);
+    assert_eq!(second.park(timer.id).await, MoveAnswer::Gone);
+    assert_eq!(second.unpark(timer.id, kit.now).await, MoveAnswer::Gone);
+    assert_eq!(second.retry(timer.id, kit.now, 1, 1).await, SettleAnswer::Gone);
+    assert_eq!(second.replay(timer.id, kit.now).await, ReplayAnswer::Gone, "not before somebody gave it up");
     assert_eq!(second.place(timer.id).await, Some(Place::Taken { epoch: first.epoch, unconfirmed: false }));
 }
 
@@ -50,7 +50,7 @@ pub(super) async fn takes_survive_a_restart(mut kit: Kit) {
     if kit.restart().await {
         let second = kit.owner().await;
         assert_eq!(second.place(timer.id).await, Some(Place::Taken { epoch, unconfirmed: false }));
-        assert_eq!(second.take(timer.id).await, Answer::Gone);
+        assert_eq!(second.take(timer.id).await, MoveAnswer::Gone);
         assert_eq!(second.pending().await.len(), 0);
     }
 }
@@ -60,7 +60,7 @@ pub(super) async fn a_batch_of_takes(mut kit: Kit) {
     let timers: Vec<_> = (0..500).map(|n| kit.amo(kit.now + n)).collect();
     owner.add_all(&timers).await;
     let answers = owner.apply(timers.iter().map(|t| Op::take(t.id, 0)).collect()).await;
-    assert!(answers.iter().all(|a| *a == Answer::Done));
+    assert!(answers.iter().all(|a| *a == Answer::Take(MoveAnswer::Done)));
     assert_eq!(owner.all_taken(100).await.len(), 500);
     assert_eq!(owner.pending().await.len(), 0);
 }
@@ -69,7 +69,7 @@ pub(super) async fn an_at_least_once_timer_cannot_be_taken(mut kit: Kit) {
     let owner = kit.owner().await;
     let timer = kit.timer(kit.now);
     owner.add(&timer).await;
-    assert_eq!(owner.take(timer.id).await, Answer::Gone);
+    assert_eq!(owner.take(timer.id).await, MoveAnswer::Gone);
     assert_eq!(owner.place(timer.id).await, pending_at(kit.now));
 }
 
@@ -77,7 +77,7 @@ pub(super) async fn a_parked_one_can_be_taken(mut kit: Kit) {
     let owner = kit.owner().await;
     let timer = kit.amo(kit.now);
     owner.add_parked(&timer).await;
-    assert_eq!(owner.take(timer.id).await, Answer::Done);
+    assert_eq!(owner.take(timer.id).await, MoveAnswer::Done);
     assert_eq!((owner.census().await.parked, owner.census().await.taken), (0, 1));
     assert_eq!(owner.parked_counts().await.len(), 0);
 }
@@ -93,11 +93,11 @@ pub(super) async fn taking_keeps_the_count_of_a_covered_attempt(mut kit: Kit) {
     assert_eq!((loaded.covered, loaded.record.attempt(loaded.covered)), (true, 2));
     for (timer, failed) in [(&waits, 1), (&parked, 0)] {
         let take = Op::take(timer.id, failed);
-        assert_eq!(second.one(take.clone()).await, Answer::Done);
+        assert_eq!(second.one(take.clone()).await, Answer::Take(MoveAnswer::Done));
         assert_eq!(second.record(timer.id).await.progress.failed, failed);
-        assert_eq!(second.one(take).await, Answer::Done, "a repeat");
-        assert_eq!(second.settle(timer.id, Verdict::Unconfirmed).await, Answer::Done);
-        assert_eq!(second.replay(timer.id, kit.now).await, Answer::Done);
+        assert_eq!(second.one(take).await, Answer::Take(MoveAnswer::Done), "a repeat");
+        assert_eq!(second.settle(timer.id, Verdict::Unconfirmed).await, SettleAnswer::Done);
+        assert_eq!(second.replay(timer.id, kit.now).await, ReplayAnswer::Done);
         let record = second.record(timer.id).await;
         assert_eq!(record.attempt(false), failed + 2, "the attempt that was taken counts");
     }
@@ -107,21 +107,21 @@ pub(super) async fn one_that_was_not_sent_can_be_parked(mut kit: Kit) {
     let owner = kit.owner().await;
     let timer = kit.amo(kit.now);
     owner.add_taken(&timer).await;
-    assert_eq!(owner.park(timer.id).await, Answer::Done);
+    assert_eq!(owner.park(timer.id).await, MoveAnswer::Done);
     assert_eq!(owner.place(timer.id).await, Some(Place::Parked));
     assert_eq!(owner.all_taken(10).await, []);
-    assert_eq!(owner.unpark(timer.id, kit.now).await, Answer::Done);
-    assert_eq!(owner.take(timer.id).await, Answer::Done);
+    assert_eq!(owner.unpark(timer.id, kit.now).await, MoveAnswer::Done);
+    assert_eq!(owner.take(timer.id).await, MoveAnswer::Done);
 }
 
 pub(super) async fn ok_ends_it_and_is_remembered(mut kit: Kit) {
     let owner = kit.owner().await;
     let timer = kit.amo(kit.now);
     owner.add_taken(&timer).await;
-    assert_eq!(owner.ack(timer.id).await, Answer::Done);
+    assert_eq!(owner.ack(timer.id).await, SettleAnswer::Done);
     assert_eq!(owner.place(timer.id).await, None);
     assert_eq!(owner.schedule(&timer).await, ScheduleAnswer::Ended(Ended::Acknowledged));
-    assert_eq!(owner.ack(timer.id).await, Answer::Gone);
+    assert_eq!(owner.ack(timer.id).await, SettleAnswer::Gone);
     assert_eq!(owner.cancel(timer.id).await, CancelAnswer::NotFound);
 }
 
@@ -131,8 +131,8 @@ pub(super) async fn ok_of_an_earlier_epochs_delivery_ends_it(mut kit: Kit) {
     first.add_taken(&a).await;
     first.add_unconfirmed(&b).await;
     let second = kit.owner().await;
-    assert_eq!(second.settle(a.id, Verdict::LateAck { attempt: 1 }).await, Answer::Done);
-    assert_eq!(second.settle(b.id, Verdict::LateAck { attempt: 1 }).await, Answer::Done);
+    assert_eq!(second.settle(a.id, Verdict::LateAck { attempt: 1 }).await, SettleAnswer::Done);
+    assert_eq!(second.settle(b.id, Verdict::LateAck { attempt: 1 }).await, SettleAnswer::Done);
     assert_eq!(second.all_taken(10).await, []);
     assert_eq!(second.all_unconfirmed(10).await, []);
 }
@@ -143,7 +143,7 @@ pub(super) async fn a_failure_buries_it(mut kit: Kit) {
     owner.add_taken(&timer).await;
     let verdict =
         Verdict::Dead { reason: DeadReason::AtMostOnce, failed: 1, error: "asked for a retry".into() };
-    assert_eq!(owner.settle(timer.id, verdict).await, Answer::Done);
+    assert_eq!(owner.settle(timer.id, verdict).await, SettleAnswer::Done);
     let letter = owner.all_dead().await.remove(0);
     assert_eq!((letter.reason, letter.record.timer.id), (DeadReason::AtMostOnce, timer.id));
     assert_eq!(owner.all_taken(10).await, []);
@@ -161,10 +161,10 @@ pub(super) async fn a_cancel_of_one_that_was_sent_stops_it_wherever_it_goes(mut 
     }
     assert_eq!(first.all_taken(10).await.len(), 2);
     assert_eq!(first.cancel(cancelled.id).await, CancelAnswer::Died { id: cancelled.id, failed: 0 });
-    assert_eq!(first.park(parked.id).await, Answer::Done);
+    assert_eq!(first.park(parked.id).await, MoveAnswer::Done);
     let second = kit.owner().await;
     assert!(second.record(parked.id).await.progress.stopped);
-    assert_eq!(second.unpark(parked.id, kit.now).await, Answer::Done);
+    assert_eq!(second.unpark(parked.id, kit.now).await, MoveAnswer::Done);
     assert!(second.pending().await.remove(&parked.id).unwrap().record.progress.stopped);
 }
 
@@ -174,9 +174,9 @@ pub(super) async fn unconfirmed_is_listed_and_stays(mut kit: Kit) {
     first.add_unconfirmed(&timer).await;
     assert_eq!(first.all_taken(10).await, [], "what takes over need not read it");
     first.now = kit.now + SECOND;
-    assert_eq!(first.settle(timer.id, Verdict::Unconfirmed).await, Answer::Done, "a repeat");
-    assert_eq!(first.take(timer.id).await, Answer::Gone, "it may have been sent");
-    assert_eq!(first.park(timer.id).await, Answer::Gone);
+    assert_eq!(first.settle(timer.id, Verdict::Unconfirmed).await, SettleAnswer::Done, "a repeat");
+    assert_eq!(first.take(timer.id).await, MoveAnswer::Gone, "it may have been sent");
+    assert_eq!(first.park(timer.id).await, MoveAnswer::Gone);
     let second = kit.owner().await;
     let rows = second.all_unconfirmed(10).await;
     let expected = Unconfirmed { record: second.record(timer.id).await, epoch: first.epoch, since: kit.now };
@@ -192,7 +192,7 @@ pub(super) async fn a_successor_can_give_up_on_it(mut kit: Kit) {
     let timer = kit.amo(kit.now);
     first.add_taken(&timer).await;
     let second = kit.owner().await;
-    assert_eq!(second.settle(timer.id, Verdict::Unconfirmed).await, Answer::Done);
+    assert_eq!(second.settle(timer.id, Verdict::Unconfirmed).await, SettleAnswer::Done);
     assert_eq!(second.place(timer.id).await, Some(Place::Taken { epoch: first.epoch, unconfirmed: true }));
 }
 
@@ -203,7 +203,7 @@ pub(super) async fn only_a_taken_one_becomes_unconfirmed(mut kit: Kit) {
     owner.add_parked(&parked).await;
     owner.add_dead(&dead).await;
     for id in [pending.id, parked.id, dead.id, kit.amo(kit.now).id] {
-        assert_eq!(owner.settle(id, Verdict::Unconfirmed).await, Answer::Gone);
+        assert_eq!(owner.settle(id, Verdict::Unconfirmed).await, SettleAnswer::Gone);
     }
     assert_eq!(owner.census().await.taken, 0);
 }
@@ -212,14 +212,14 @@ pub(super) async fn a_replay_counts_the_unconfirmed_attempt(mut kit: Kit) {
     let owner = kit.owner().await;
     let timer = kit.amo(kit.now);
     owner.add_unconfirmed(&timer).await;
-    assert_eq!(owner.replay(timer.id, kit.now + SECOND).await, Answer::Done);
+    assert_eq!(owner.replay(timer.id, kit.now + SECOND).await, ReplayAnswer::Done);
     let (record, place) = owner.see(timer.id).await.unwrap();
     assert_eq!(Some(place), pending_at(kit.now + SECOND));
     assert_eq!((record.progress.failed, record.progress.budget_from), (1, 1));
     assert_eq!(record.attempt(false), 2);
     assert_eq!(owner.all_taken(10).await, []);
     assert_eq!(owner.all_unconfirmed(10).await, []);
-    assert_eq!(owner.take(timer.id).await, Answer::Done);
+    assert_eq!(owner.take(timer.id).await, MoveAnswer::Done);
 }
 
 pub(super) async fn a_purge_removes_the_unconfirmed_only(mut kit: Kit) {
@@ -227,9 +227,9 @@ pub(super) async fn a_purge_removes_the_unconfirmed_only(mut kit: Kit) {
     let (taken, unconfirmed) = (kit.amo(kit.now), kit.amo(kit.now));
     owner.add_taken(&taken).await;
     owner.add_unconfirmed(&unconfirmed).await;
-    assert_eq!(owner.purge(taken.id).await, Answer::Gone);
-    assert_eq!(owner.purge(unconfirmed.id).await, Answer::Done);
-    assert_eq!(owner.purge(unconfirmed.id).await, Answer::Gone);
+    assert_eq!(owner.purge(taken.id).await, PurgeAnswer::Gone);
+    assert_eq!(owner.purge(unconfirmed.id).await, PurgeAnswer::Done);
+    assert_eq!(owner.purge(unconfirmed.id).await, PurgeAnswer::Gone);
     assert_eq!(owner.all_taken(10).await.len(), 1);
     assert_eq!(owner.all_unconfirmed(10).await, []);
     assert_eq!(
@@ -247,12 +247,12 @@ pub(super) async fn its_key_is_held_while_taken_and_free_when_unconfirmed(mut ki
     owner.add_taken(&timer).await;
     assert_eq!(owner.schedule(&keyed(kit.now + MINUTE)).await, ScheduleAnswer::KeyTaken(timer.id));
     assert_eq!(owner.see_key(&key).await, Some(timer.id));
-    assert_eq!(owner.settle(timer.id, Verdict::Unconfirmed).await, Answer::Done);
+    assert_eq!(owner.settle(timer.id, Verdict::Unconfirmed).await, SettleAnswer::Done);
     assert_eq!(owner.see_key(&key).await, None);
     let next = keyed(kit.now + HOUR);
     assert_eq!(owner.schedule(&next).await, NEW);
-    assert_eq!(owner.replay(timer.id, kit.now).await, Answer::KeyTaken(next.id));
-    assert_eq!(owner.settle(timer.id, Verdict::LateAck { attempt: 1 }).await, Answer::Done);
+    assert_eq!(owner.replay(timer.id, kit.now).await, ReplayAnswer::KeyTaken(next.id));
+    assert_eq!(owner.settle(timer.id, Verdict::LateAck { attempt: 1 }).await, SettleAnswer::Done);
     assert_eq!(
         owner.see_key(&key).await,
         Some(next.id),
@@ -268,8 +268,8 @@ pub(super) async fn a_taken_one_can_be_replaced(mut kit: Kit) {
     owner.add_taken(&old).await;
     let answer = owner.schedule_as(&new, KeyPolicy::Replace).await;
     assert_eq!(answer, ScheduleAnswer::Scheduled { new: true, replaced: Some(old.id) });
-    assert_eq!(owner.ack(old.id).await, Answer::Gone, "a later outcome of the old one finds nothing");
-    assert_eq!(owner.settle(old.id, dead_verdict(1)).await, Answer::Gone);
+    assert_eq!(owner.ack(old.id).await, SettleAnswer::Gone, "a later outcome of the old one finds nothing");
+    assert_eq!(owner.settle(old.id, dead_verdict(1)).await, SettleAnswer::Gone);
     assert_eq!(owner.all_taken(10).await, []);
     assert_eq!(owner.see_key(&key).await, Some(new.id));
 }
@@ -341,10 +341,10 @@ pub(super) async fn the_unconfirmed_are_trimmed_by_age(mut kit: Kit) {
     let of_kind = Retained::Unconfirmed;
     let trim =
         async |before| owner.one(Op::Trim(Trim { of: of_kind, before, keep: u64::MAX, limit: 100 })).await;
-    assert_eq!(trim(kit.now).await, Answer::Trimmed { removed: 0, more: false });
-    assert_eq!(trim(kit.now + 4 * MINUTE).await, Answer::Trimmed { removed: 4, more: false });
+    assert_eq!(trim(kit.now).await, Answer::Trim(TrimAnswer { removed: 0, more: false }));
+    assert_eq!(trim(kit.now + 4 * MINUTE).await, Answer::Trim(TrimAnswer { removed: 4, more: false }));
     assert_eq!(listed(&owner, 100).await, of(&timers[4..]), "one of the bound itself stays");
-    assert_eq!(trim(Time::MAX).await, Answer::Trimmed { removed: 6, more: false });
+    assert_eq!(trim(Time::MAX).await, Answer::Trim(TrimAnswer { removed: 6, more: false }));
     assert_eq!(owner.census().await, Default::default());
 }
 
@@ -354,9 +354,9 @@ pub(super) async fn the_unconfirmed_are_trimmed_by_count_in_portions(mut kit: Ki
     let trim = async |keep, limit| {
         owner.one(Op::Trim(Trim { of: Retained::Unconfirmed, before: Time::ZERO, keep, limit })).await
     };
-    assert_eq!(trim(10, 100).await, Answer::Trimmed { removed: 0, more: false });
-    assert_eq!(trim(2, 3).await, Answer::Trimmed { removed: 3, more: true });
-    assert_eq!(trim(2, 5).await, Answer::Trimmed { removed: 5, more: false });
+    assert_eq!(trim(10, 100).await, Answer::Trim(TrimAnswer { removed: 0, more: false }));
+    assert_eq!(trim(2, 3).await, Answer::Trim(TrimAnswer { removed: 3, more: true }));
+    assert_eq!(trim(2, 5).await, Answer::Trim(TrimAnswer { removed: 5, more: false }));
     assert_eq!(listed(&owner, 100).await, of(&timers[8..]), "the oldest go");
 }
 
@@ -367,7 +367,7 @@ pub(super) async fn a_trim_spares_what_is_taken_and_dead(mut kit: Kit) {
     owner.add_dead(&dead).await;
     owner.add_unconfirmed(&gone).await;
     let trim = |of| Op::Trim(Trim { of, before: Time::MAX, keep: 0, limit: 100 });
-    let one = Answer::Trimmed { removed: 1, more: false };
+    let one = Answer::Trim(TrimAnswer { removed: 1, more: false });
     assert_eq!(owner.one(trim(Retained::Unconfirmed)).await, one);
     assert_eq!(owner.place(gone.id).await, None);
     assert_eq!(owner.place(dead.id).await, Some(Place::Dead));
@@ -384,7 +384,7 @@ pub(super) async fn the_end_of_one_long_unconfirmed_is_forgotten(mut kit: Kit) {
     owner.add_unconfirmed(&young).await;
     owner.now = kit.now;
     let trim = Op::Trim(Trim { of: Retained::Unconfirmed, before: Time::MAX, keep: 0, limit: 100 });
-    assert_eq!(owner.one(trim).await, Answer::Trimmed { removed: 2, more: false });
+    assert_eq!(owner.one(trim).await, Answer::Trim(TrimAnswer { removed: 2, more: false }));
     assert_eq!(owner.schedule(&young).await, ScheduleAnswer::Ended(Ended::Dead));
     assert_eq!(owner.schedule(&old).await, NEW);
 }

@@ -7,7 +7,7 @@ use mtimer_types::{Ended, KeyPolicy, Target};
 use super::kit::Kit;
 use super::pair::schedule_with;
 use super::values::{HOUR, MINUTE, NEW, OLD, SECOND, schedule_op, unique};
-use crate::ops::{Cancel, Park};
+use crate::ops::{Cancel, MoveAnswer, Park, SettleAnswer};
 use crate::{Answer, CancelAnswer, Op, RequestId, ScheduleAnswer, Verdict};
 
 pub(super) async fn an_empty_batch_has_no_answers(mut kit: Kit) {
@@ -38,16 +38,16 @@ pub(super) async fn answers_are_in_the_order_of_operations(mut kit: Kit) {
     ];
     let expected = [
         Answer::Schedule(NEW),
-        Answer::Gone,
+        Answer::Take(MoveAnswer::Gone),
         Answer::Schedule(NEW),
-        Answer::Done,
+        Answer::Take(MoveAnswer::Done),
         Answer::Cancel(CancelAnswer::Cancelled(a.id)),
         Answer::Schedule(ScheduleAnswer::Ended(Ended::Cancelled)),
         Answer::Schedule(NEW),
         Answer::Schedule(ScheduleAnswer::KeyTaken(c.id)),
         Answer::Schedule(ScheduleAnswer::Scheduled { new: true, replaced: Some(c.id) }),
-        Answer::Done,
-        Answer::Gone,
+        Answer::Settle(SettleAnswer::Done),
+        Answer::Settle(SettleAnswer::Gone),
         Answer::Schedule(OLD),
     ];
     assert_eq!(owner.apply(ops).await, expected);
@@ -67,7 +67,7 @@ pub(super) async fn batches_take_effect_in_the_order_of_calls(mut kit: Kit) {
         })
         .collect();
     for call in calls {
-        assert_eq!(call.await.unwrap().last(), Some(&Answer::Done));
+        assert_eq!(call.await.unwrap().last(), Some(&Answer::Settle(SettleAnswer::Done)));
     }
     let record = owner.record(timer.id).await;
     assert_eq!(record.progress.failed, 100);
@@ -115,7 +115,7 @@ pub(super) async fn reads_see_what_was_called_before_them(mut kit: Kit) {
         assert!(gone.await.unwrap().is_none(), "and not the one behind it");
         assert_eq!(census.await.unwrap().pending, 0);
         assert_eq!(stored.await.unwrap(), [Answer::Schedule(NEW)]);
-        assert_eq!(settled.await.unwrap(), [Answer::Done]);
+        assert_eq!(settled.await.unwrap(), [Answer::Settle(SettleAnswer::Done)]);
     }
 }
 
@@ -137,7 +137,8 @@ pub(super) async fn a_batch_of_2000(mut kit: Kit) {
     let answers = owner.apply(ops.collect()).await;
     for (n, (answer, timer)) in answers.into_iter().zip(&timers).enumerate() {
         let expected = match n % 5 {
-            0 | 1 | 3 => Answer::Done,
+            0 | 3 => Answer::Settle(SettleAnswer::Done),
+            1 => Answer::Park(MoveAnswer::Done),
             2 => Answer::Cancel(CancelAnswer::Cancelled(timer.id)),
             _ => Answer::Schedule(OLD),
         };

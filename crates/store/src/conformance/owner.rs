@@ -7,12 +7,25 @@ use std::sync::Arc;
 use mtimer_types::{Destination, Epoch, Key, KeyPolicy, PartitionId, Target, Time, Timer, TimerId};
 
 use super::values::{NEW, dead_verdict, dest, schedule_op, unique};
-use crate::ops::{Cancel, Park, Purge, Replay, Reschedule, Schedule, Unpark};
+use crate::ops::{
+    Cancel, MoveAnswer, Park, Purge, PurgeAnswer, Replay, ReplayAnswer, Reschedule, Schedule, SettleAnswer,
+    Unpark,
+};
 use crate::{
     Acquired, Answer, Batch, CancelAnswer, Census, DeadFilter, DeadLetter, InFlight, Lane, LaneError,
     LaneFuture, Load, Loaded, LoadedTimer, Op, OwnerRecord, Page, Place, Record, RequestId, RescheduleAnswer,
     ScheduleAnswer, Store, Taken, Unconfirmed, Verdict,
 };
+
+/// Applies an operation and returns its own answer.
+macro_rules! answer_of {
+    ($owner:expr, $name:ident, $op:expr) => {
+        match $owner.one($op).await {
+            Answer::$name(answer) => answer,
+            other => panic!("{} was answered with {other:?}", stringify!($name)),
+        }
+    };
+}
 
 /// Everything that can be seen of a partition, in a fixed order.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -85,10 +98,7 @@ impl Owner {
     }
 
     pub(super) async fn schedule_as(&self, timer: &Timer, policy: KeyPolicy) -> ScheduleAnswer {
-        match self.one(Op::Schedule(Schedule::new(Arc::new(timer.clone()), policy))).await {
-            Answer::Schedule(answer) => answer,
-            other => panic!("a schedule was answered with {other:?}"),
-        }
+        answer_of!(self, Schedule, Op::Schedule(Schedule::new(Arc::new(timer.clone()), policy)))
     }
 
     pub(super) async fn schedule(&self, timer: &Timer) -> ScheduleAnswer {
@@ -114,10 +124,7 @@ impl Owner {
         sent_attempt: Option<u32>,
         request: RequestId,
     ) -> CancelAnswer {
-        match self.one(Op::Cancel(Cancel { target, sent_attempt, request })).await {
-            Answer::Cancel(answer) => answer,
-            other => panic!("a cancel was answered with {other:?}"),
-        }
+        answer_of!(self, Cancel, Op::Cancel(Cancel { target, sent_attempt, request }))
     }
 
     pub(super) async fn cancel(&self, id: TimerId) -> CancelAnswer {
@@ -140,74 +147,71 @@ impl Owner {
         is_begun: bool,
         request: RequestId,
     ) -> RescheduleAnswer {
-        match self.one(Op::Reschedule(Reschedule { target, due, is_begun, request })).await {
-            Answer::Reschedule(answer) => answer,
-            other => panic!("a reschedule was answered with {other:?}"),
-        }
+        answer_of!(self, Reschedule, Op::Reschedule(Reschedule { target, due, is_begun, request }))
     }
 
     pub(super) async fn reschedule(&self, id: TimerId, due: Time) -> RescheduleAnswer {
         self.reschedule_as(Target::Id(id), due, false, RequestId(unique())).await
     }
 
-    pub(super) async fn take(&self, id: TimerId) -> Answer {
-        self.one(Op::take(id, 0)).await
+    pub(super) async fn take(&self, id: TimerId) -> MoveAnswer {
+        answer_of!(self, Take, Op::take(id, 0))
     }
 
-    pub(super) async fn park(&self, id: TimerId) -> Answer {
-        self.one(Op::Park(Park { id, failed: 0 })).await
+    pub(super) async fn park(&self, id: TimerId) -> MoveAnswer {
+        answer_of!(self, Park, Op::Park(Park { id, failed: 0 }))
     }
 
-    pub(super) async fn unpark(&self, id: TimerId, fire: Time) -> Answer {
-        self.one(Op::Unpark(Unpark { id, fire })).await
+    pub(super) async fn unpark(&self, id: TimerId, fire: Time) -> MoveAnswer {
+        answer_of!(self, Unpark, Op::Unpark(Unpark { id, fire }))
     }
 
-    pub(super) async fn replay(&self, id: TimerId, fire: Time) -> Answer {
-        self.one(Op::Replay(Replay { id, fire })).await
+    pub(super) async fn replay(&self, id: TimerId, fire: Time) -> ReplayAnswer {
+        answer_of!(self, Replay, Op::Replay(Replay { id, fire }))
     }
 
-    pub(super) async fn purge(&self, id: TimerId) -> Answer {
-        self.one(Op::Purge(Purge { id })).await
+    pub(super) async fn purge(&self, id: TimerId) -> PurgeAnswer {
+        answer_of!(self, Purge, Op::Purge(Purge { id }))
     }
 
-    pub(super) async fn settle(&self, id: TimerId, verdict: Verdict) -> Answer {
-        self.one(Op::settle(id, verdict)).await
+    pub(super) async fn settle(&self, id: TimerId, verdict: Verdict) -> SettleAnswer {
+        answer_of!(self, Settle, Op::settle(id, verdict))
     }
 
-    pub(super) async fn ack(&self, id: TimerId) -> Answer {
+    pub(super) async fn ack(&self, id: TimerId) -> SettleAnswer {
         self.settle(id, Verdict::Ack).await
     }
 
-    pub(super) async fn retry(&self, id: TimerId, fire: Time, tier: u8, failed: u32) -> Answer {
+    pub(super) async fn retry(&self, id: TimerId, fire: Time, tier: u8, failed: u32) -> SettleAnswer {
         self.settle(id, Verdict::Retry { fire, tier, failed, error: "not yet".into() }).await
     }
 
-    pub(super) async fn dead_letter(&self, id: TimerId) -> Answer {
+    pub(super) async fn dead_letter(&self, id: TimerId) -> SettleAnswer {
         self.settle(id, dead_verdict(1)).await
     }
 
     /// Schedules a timer and makes it a dead letter.
     pub(super) async fn add_dead(&self, timer: &Timer) {
         self.add(timer).await;
-        assert_eq!(self.dead_letter(timer.id).await, Answer::Done);
+        assert_eq!(self.dead_letter(timer.id).await, SettleAnswer::Done);
     }
 
     /// Schedules an at-most-once timer and takes it.
     pub(super) async fn add_taken(&self, timer: &Timer) {
         self.add(timer).await;
-        assert_eq!(self.take(timer.id).await, Answer::Done);
+        assert_eq!(self.take(timer.id).await, MoveAnswer::Done);
     }
 
     /// Schedules an at-most-once timer, takes it and gives up on it.
     pub(super) async fn add_unconfirmed(&self, timer: &Timer) {
         self.add_taken(timer).await;
-        assert_eq!(self.settle(timer.id, Verdict::Unconfirmed).await, Answer::Done);
+        assert_eq!(self.settle(timer.id, Verdict::Unconfirmed).await, SettleAnswer::Done);
     }
 
     /// Schedules a timer and parks it.
     pub(super) async fn add_parked(&self, timer: &Timer) {
         self.add(timer).await;
-        assert_eq!(self.park(timer.id).await, Answer::Done);
+        assert_eq!(self.park(timer.id).await, MoveAnswer::Done);
     }
 
     /// Raises `claimed-until` with an empty batch.

@@ -7,7 +7,7 @@ use mtimer_types::{Destination, Time, Timer, TimerId};
 use super::kit::Kit;
 use super::owner::pages;
 use super::values::{HOUR, MINUTE, SECOND, dest, other_dest, pending_at};
-use crate::ops::{Park, Unpark};
+use crate::ops::{MoveAnswer, Park, Unpark};
 use crate::{Answer, Census, Op, Place, Record};
 
 fn ids(rows: &[Record]) -> Vec<TimerId> {
@@ -35,7 +35,7 @@ pub(super) async fn it_comes_back_at_the_time_asked_for(mut kit: Kit) {
     let owner = kit.owner().await;
     let timer = kit.timer(kit.now - HOUR);
     owner.add_parked(&timer).await;
-    assert_eq!(owner.unpark(timer.id, kit.now).await, Answer::Done);
+    assert_eq!(owner.unpark(timer.id, kit.now).await, MoveAnswer::Done);
     let loaded = owner.pending().await.remove(&timer.id).unwrap();
     assert_eq!((loaded.fire, loaded.tier, loaded.record.timer.due), (kit.now, 0, timer.due));
     assert_eq!(owner.parked_counts().await.len(), 0);
@@ -45,10 +45,10 @@ pub(super) async fn to_park_and_unpark_twice_is_a_repeat(mut kit: Kit) {
     let owner = kit.owner().await;
     let timer = kit.timer(kit.now);
     owner.add_parked(&timer).await;
-    assert_eq!(owner.one(Op::Park(Park { id: timer.id, failed: 5 })).await, Answer::Done);
+    assert_eq!(owner.one(Op::Park(Park { id: timer.id, failed: 5 })).await, Answer::Park(MoveAnswer::Done));
     assert_eq!(owner.record(timer.id).await.progress.failed, 0, "the first time counts");
-    assert_eq!(owner.unpark(timer.id, kit.now + SECOND).await, Answer::Done);
-    assert_eq!(owner.unpark(timer.id, kit.now + HOUR).await, Answer::Done);
+    assert_eq!(owner.unpark(timer.id, kit.now + SECOND).await, MoveAnswer::Done);
+    assert_eq!(owner.unpark(timer.id, kit.now + HOUR).await, MoveAnswer::Done);
     assert_eq!(owner.place(timer.id).await, pending_at(kit.now + SECOND), "the first time counts");
 }
 
@@ -58,8 +58,8 @@ pub(super) async fn what_is_elsewhere_is_gone(mut kit: Kit) {
     owner.add_dead(&dead).await;
     owner.add_unconfirmed(&unconfirmed).await;
     for id in [dead.id, unconfirmed.id, kit.timer(kit.now).id] {
-        assert_eq!(owner.park(id).await, Answer::Gone);
-        assert_eq!(owner.unpark(id, kit.now).await, Answer::Gone);
+        assert_eq!(owner.park(id).await, MoveAnswer::Gone);
+        assert_eq!(owner.unpark(id, kit.now).await, MoveAnswer::Gone);
     }
     assert_eq!(owner.parked_counts().await.len(), 0);
 }
@@ -141,7 +141,7 @@ pub(super) async fn a_destination_is_emptied_page_by_page(mut kit: Kit) {
         let ops: Vec<_> =
             page.rows.iter().map(|r| Op::Unpark(Unpark { id: r.timer.id, fire: kit.now })).collect();
         back += ops.len();
-        assert!(owner.apply(ops).await.iter().all(|a| *a == Answer::Done));
+        assert!(owner.apply(ops).await.iter().all(|a| *a == Answer::Unpark(MoveAnswer::Done)));
         if back == 500 {
             break;
         }
@@ -178,7 +178,7 @@ pub(super) async fn the_park_outlives_its_owner(mut kit: Kit) {
     let rows = second.all_parked(&dest(), 20).await;
     assert_eq!(rows.len(), 50);
     assert!(rows.iter().all(|r| r.progress.failed == 2));
-    assert_eq!(second.unpark(timers[0].id, kit.now).await, Answer::Done);
+    assert_eq!(second.unpark(timers[0].id, kit.now).await, MoveAnswer::Done);
     second.load(kit.now + MINUTE).await;
     second.lane.unload(Time::ZERO).await.unwrap();
     assert_eq!(second.fires().await, [(timers[0].id, kit.now)]);

@@ -55,9 +55,9 @@ mod tests {
     use mtimer_types::{Destination, KeyPolicy, Target, Time, Timer, TimerId};
 
     use super::*;
-    use crate::answer::RequestId;
     use crate::ops::{Cancel, Origin, Park, Purge, Replay, Reschedule, Schedule, Trim, Unpark, Verdict};
     use crate::place::Retained;
+    use crate::remembered::RequestId;
 
     /// One of each.
     fn samples() -> [Op; Op::ALL.len()] {

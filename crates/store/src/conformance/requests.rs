@@ -4,7 +4,7 @@ use mtimer_types::{Ended, Headers, Target, Timer};
 
 use super::kit::Kit;
 use super::values::{DAY, HOUR, MINUTE, NEW, OLD, SECOND, dest, pending_at, schedule_op, unique};
-use crate::ops::Reschedule;
+use crate::ops::{PurgeAnswer, Reschedule, SettleAnswer};
 use crate::{Answer, CancelAnswer, Op, Place, RequestId, RescheduleAnswer, ScheduleAnswer, Verdict};
 
 pub(super) async fn a_schedule_is_filed_at_its_time(mut kit: Kit) {
@@ -118,7 +118,7 @@ pub(super) async fn an_expired_timer_stays_expired(mut kit: Kit) {
     let owner = kit.owner().await;
     let timer = Timer { deadline: Some(kit.now), ..kit.timer(kit.now) };
     owner.add(&timer).await;
-    assert_eq!(owner.settle(timer.id, Verdict::Expired).await, Answer::Done);
+    assert_eq!(owner.settle(timer.id, Verdict::Expired).await, SettleAnswer::Done);
     assert_eq!(owner.schedule(&timer).await, ScheduleAnswer::Ended(Ended::Expired));
     assert_eq!(owner.cancel(timer.id).await, CancelAnswer::NotFound);
 }
@@ -127,9 +127,9 @@ pub(super) async fn an_acknowledged_timer_leaves_no_trace(mut kit: Kit) {
     let owner = kit.owner().await;
     let timer = kit.timer(kit.now);
     owner.add(&timer).await;
-    assert_eq!(owner.ack(timer.id).await, Answer::Done);
+    assert_eq!(owner.ack(timer.id).await, SettleAnswer::Done);
     assert_eq!(owner.place(timer.id).await, None);
-    assert_eq!(owner.ack(timer.id).await, Answer::Gone);
+    assert_eq!(owner.ack(timer.id).await, SettleAnswer::Gone);
     assert_eq!(owner.reschedule(timer.id, kit.now).await, RescheduleAnswer::NotFound);
 }
 
@@ -165,7 +165,7 @@ pub(super) async fn a_purged_timer_stays_ended(mut kit: Kit) {
     let owner = kit.owner().await;
     let timer = kit.timer(kit.now);
     owner.add_dead(&timer).await;
-    assert_eq!(owner.purge(timer.id).await, Answer::Done);
+    assert_eq!(owner.purge(timer.id).await, PurgeAnswer::Done);
     assert_eq!(owner.schedule(&timer).await, ScheduleAnswer::Ended(Ended::Dead));
     assert_eq!(owner.cancel(timer.id).await, CancelAnswer::NotFound);
 }
@@ -193,7 +193,7 @@ pub(super) async fn a_repeated_cancel_that_was_too_late_stays_so(mut kit: Kit) {
         owner.cancel_as(Target::Id(timer.id), Some(1), request).await,
         CancelAnswer::TooLate(timer.id)
     );
-    assert_eq!(owner.ack(timer.id).await, Answer::Done);
+    assert_eq!(owner.ack(timer.id).await, SettleAnswer::Done);
     assert_eq!(owner.cancel_as(Target::Id(timer.id), None, request).await, CancelAnswer::TooLate(timer.id));
 }
 
@@ -299,7 +299,7 @@ pub(super) async fn an_ok_settles_a_stopped_timer(mut kit: Kit) {
     let timer = kit.timer(kit.now);
     owner.add(&timer).await;
     owner.cancel_in_flight(timer.id).await;
-    assert_eq!(owner.ack(timer.id).await, Answer::Done);
+    assert_eq!(owner.ack(timer.id).await, SettleAnswer::Done);
     assert_eq!(owner.all_dead().await, []);
 }
 
@@ -308,7 +308,7 @@ pub(super) async fn a_stopped_timer_is_not_retried(mut kit: Kit) {
     let timer = kit.timer(kit.now);
     owner.add(&timer).await;
     owner.cancel_in_flight(timer.id).await;
-    assert_eq!(owner.retry(timer.id, kit.now + SECOND, 1, 1).await, Answer::Died);
+    assert_eq!(owner.retry(timer.id, kit.now + SECOND, 1, 1).await, SettleAnswer::Died);
     let letter = owner.all_dead().await.remove(0);
     assert_eq!(letter.reason, mtimer_types::DeadReason::Stopped);
     assert_eq!(letter.record.progress.failed, 1);

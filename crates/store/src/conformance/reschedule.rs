@@ -4,7 +4,7 @@ use mtimer_types::{SlotWidth, Time, Timer, TimerId};
 
 use super::kit::Kit;
 use super::values::{DAY, HOUR, MINUTE, NEW, OLD, SECOND, YEAR, pending_at, unique};
-use crate::ops::{Park, Reschedule};
+use crate::ops::{MoveAnswer, Park, Reschedule, SettleAnswer};
 use crate::{Answer, CancelAnswer, Op, RescheduleAnswer, Verdict};
 
 /// Moves a timer born at `now + from` to `now + to` and uses its id for everything.
@@ -63,7 +63,7 @@ pub(super) async fn many_times_and_back(mut kit: Kit) {
         assert_eq!(owner.fires().await, [(timer.id, due)]);
     }
     assert_eq!(owner.record(timer.id).await.timer.due, timer.due, "back where it was born");
-    assert_eq!(owner.ack(timer.id).await, Answer::Done);
+    assert_eq!(owner.ack(timer.id).await, SettleAnswer::Done);
     assert_eq!(owner.census().await, Default::default());
 }
 
@@ -132,7 +132,8 @@ pub(super) async fn in_one_batch_with_its_schedule_and_end(mut kit: Kit) {
     ];
     let moved = Answer::Reschedule(RescheduleAnswer::Rescheduled(timer.id));
     let gone = Answer::Reschedule(RescheduleAnswer::NotFound);
-    let expected = [Answer::Schedule(NEW), moved.clone(), Answer::Done, moved, Answer::Done, gone];
+    let (parked, settled) = (Answer::Park(MoveAnswer::Done), Answer::Settle(SettleAnswer::Done));
+    let expected = [Answer::Schedule(NEW), moved.clone(), parked, moved, settled, gone];
     assert_eq!(owner.apply(ops).await, expected);
     assert_eq!(owner.census().await, Default::default());
 }

@@ -4,7 +4,7 @@ use mtimer_types::{DeadReason, Time};
 
 use super::kit::Kit;
 use super::values::{DAY, HOUR, MINUTE, SECOND, pending_at};
-use crate::ops::Park;
+use crate::ops::{MoveAnswer, Park, ReplayAnswer, SettleAnswer};
 use crate::{Answer, Op, Place, Verdict};
 
 fn retry(fire: Time, tier: u8, failed: u32, error: &str) -> Verdict {
@@ -16,7 +16,7 @@ pub(super) async fn a_retry_waits_in_its_tier(mut kit: Kit) {
     let timer = kit.timer(kit.now);
     owner.add(&timer).await;
     let fire = kit.now + 5 * SECOND;
-    assert_eq!(owner.settle(timer.id, retry(fire, 2, 1, "busy")).await, Answer::Done);
+    assert_eq!(owner.settle(timer.id, retry(fire, 2, 1, "busy")).await, SettleAnswer::Done);
     let (record, place) = owner.see(timer.id).await.unwrap();
     assert_eq!(place, Place::Pending { fire, tier: 2 });
     assert_eq!((record.progress.failed, record.attempt(false)), (1, 2));
@@ -45,13 +45,13 @@ pub(super) async fn through_all_tiers(mut kit: Kit) {
     for n in 1..=32u8 {
         let fire = kit.now + u64::from(n) * 17 * MINUTE;
         let answer = owner.settle(timer.id, retry(fire, n, n.into(), &format!("error {n}"))).await;
-        assert_eq!(answer, Answer::Done);
+        assert_eq!(answer, SettleAnswer::Done);
         let pending = owner.pending().await;
         assert_eq!(pending.len(), 1);
         let loaded = &pending[&timer.id];
         assert_eq!((loaded.fire, loaded.tier, loaded.record.attempt(false)), (fire, n, u32::from(n) + 1));
     }
-    assert_eq!(owner.ack(timer.id).await, Answer::Done);
+    assert_eq!(owner.ack(timer.id).await, SettleAnswer::Done);
     assert_eq!(owner.census().await, Default::default());
 }
 
@@ -63,7 +63,7 @@ pub(super) async fn a_repeat_changes_nothing(mut kit: Kit) {
     owner.settle(timer.id, retry(fire, 1, 2, "second")).await;
     for failed in [2, 1] {
         let answer = owner.settle(timer.id, retry(kit.now + HOUR, 3, failed, "late")).await;
-        assert_eq!(answer, Answer::Done);
+        assert_eq!(answer, SettleAnswer::Done);
         let (record, place) = owner.see(timer.id).await.unwrap();
         assert_eq!(place, Place::Pending { fire, tier: 1 });
         assert_eq!(record.progress.last_error.as_deref(), Some("second"));
@@ -98,7 +98,7 @@ pub(super) async fn many_tiers_side_by_side(mut kit: Kit) {
         let verdict = retry(fire(n), 1 + (n % 32) as u8, 1, "again");
         Op::settle(t.id, verdict)
     });
-    assert!(owner.apply(ops.collect()).await.iter().all(|a| *a == Answer::Done));
+    assert!(owner.apply(ops.collect()).await.iter().all(|a| *a == Answer::Settle(SettleAnswer::Done)));
     assert_eq!(owner.census().await.retrying, 640);
     let next = kit.owner().await;
     let pending = next.pending().await;
@@ -113,8 +113,8 @@ pub(super) async fn it_can_be_parked_and_returns_in_tier_0(mut kit: Kit) {
     let timer = kit.timer(kit.now);
     owner.add(&timer).await;
     owner.settle(timer.id, retry(kit.now + SECOND, 4, 4, "busy")).await;
-    assert_eq!(owner.one(Op::Park(Park { id: timer.id, failed: 4 })).await, Answer::Done);
-    assert_eq!(owner.unpark(timer.id, kit.now + SECOND).await, Answer::Done);
+    assert_eq!(owner.one(Op::Park(Park { id: timer.id, failed: 4 })).await, Answer::Park(MoveAnswer::Done));
+    assert_eq!(owner.unpark(timer.id, kit.now + SECOND).await, MoveAnswer::Done);
     let (record, place) = owner.see(timer.id).await.unwrap();
     assert_eq!(place, Place::Pending { fire: kit.now + SECOND, tier: 0 });
     assert_eq!(record.progress.failed, 4);
@@ -127,7 +127,7 @@ pub(super) async fn it_ends_in_the_dead_letters(mut kit: Kit) {
     owner.add(&timer).await;
     owner.settle(timer.id, retry(kit.now + SECOND, 1, 1, "first")).await;
     let verdict = Verdict::Dead { reason: DeadReason::Exhausted, failed: 2, error: "second".into() };
-    assert_eq!(owner.settle(timer.id, verdict).await, Answer::Done);
+    assert_eq!(owner.settle(timer.id, verdict).await, SettleAnswer::Done);
     let letter = owner.all_dead().await.remove(0);
     assert_eq!((letter.reason, letter.record.progress.failed), (DeadReason::Exhausted, 2));
     assert_eq!(letter.record.progress.last_error.as_deref(), Some("second"));
@@ -142,7 +142,7 @@ pub(super) async fn only_a_pending_timer_is_retried(mut kit: Kit) {
     owner.add_dead(&dead).await;
     let before = owner.state().await;
     for id in [parked.id, taken.id, dead.id, kit.timer(kit.now).id] {
-        assert_eq!(owner.settle(id, retry(kit.now + DAY, 1, 9, "x")).await, Answer::Gone);
+        assert_eq!(owner.settle(id, retry(kit.now + DAY, 1, 9, "x")).await, SettleAnswer::Gone);
     }
     assert_eq!(owner.state().await, before);
 }
@@ -157,10 +157,10 @@ pub(super) async fn what_is_filed_again_is_not_filed_before_its_due_time(mut kit
     owner.add_parked(&parked).await;
     owner.add_dead(&dead).await;
     owner.add_unconfirmed(&unconfirmed).await;
-    assert_eq!(owner.retry(retried.id, due - 1, 3, 1).await, Answer::Done);
-    assert_eq!(owner.unpark(parked.id, kit.now).await, Answer::Done);
-    assert_eq!(owner.replay(dead.id, due - 1).await, Answer::Done);
-    assert_eq!(owner.replay(unconfirmed.id, kit.now).await, Answer::Done);
+    assert_eq!(owner.retry(retried.id, due - 1, 3, 1).await, SettleAnswer::Done);
+    assert_eq!(owner.unpark(parked.id, kit.now).await, MoveAnswer::Done);
+    assert_eq!(owner.replay(dead.id, due - 1).await, ReplayAnswer::Done);
+    assert_eq!(owner.replay(unconfirmed.id, kit.now).await, ReplayAnswer::Done);
     assert_eq!(owner.place(retried.id).await, Some(Place::Pending { fire: due, tier: 3 }));
     for id in [parked.id, dead.id, unconfirmed.id] {
         assert_eq!(owner.place(id).await, pending_at(due));

@@ -8,7 +8,7 @@ use super::loading::{MIB, add, all, ids, load};
 use super::owner::Owner;
 use super::pair::Pair;
 use super::values::{DAY, HOUR, MINUTE, SECOND, schedule_op, unique};
-use crate::ops::{Park, Reschedule, Unpark};
+use crate::ops::{MoveAnswer, Park, Reschedule, SettleAnswer, Unpark};
 use crate::{Answer, Load, Loaded, Op, RequestId};
 
 pub(super) async fn a_full_wide_window_is_loaded_in_parts(kit: Kit) {
@@ -143,7 +143,7 @@ pub(super) async fn three_thousand_in_one_second(kit: Kit) {
     let (owner, timers) = crowd(kit, |n| n % 1_000, 3_000, 100).await;
     for chunk in timers.chunks(1_000) {
         let ops = chunk.iter().map(|t| Op::settle(t.id, crate::Verdict::Ack)).collect();
-        assert!(owner.apply(ops).await.iter().all(|a| *a == Answer::Done));
+        assert!(owner.apply(ops).await.iter().all(|a| *a == Answer::Settle(SettleAnswer::Done)));
     }
     assert_eq!(owner.census().await, Default::default());
 }
@@ -151,7 +151,7 @@ pub(super) async fn three_thousand_in_one_second(kit: Kit) {
 pub(super) async fn a_thousand_in_one_millisecond(kit: Kit) {
     let (owner, timers) = crowd(kit, |_| 7, 1_000, 10).await;
     let answers = owner.apply(timers.iter().map(|t| Op::Park(Park { id: t.id, failed: 0 })).collect()).await;
-    assert!(answers.iter().all(|a| *a == Answer::Done));
+    assert!(answers.iter().all(|a| *a == Answer::Park(MoveAnswer::Done)));
     assert_eq!(owner.pending().await.len(), 0);
 }
 

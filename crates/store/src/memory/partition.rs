@@ -6,12 +6,12 @@ use mtimer_types::{Epoch, Nonce, PartitionId, Time};
 use tokio::sync::{oneshot, watch};
 
 use super::table::MemoryTable;
-use crate::answer::{Answer, Refusal};
 use crate::call::{Call, CallAnswer, InFlight};
 use crate::cursor::LoadCursor;
 use crate::error::LaneError;
 use crate::lane::{Health, OwnerRecord};
-use crate::ops::Batch;
+use crate::ops::{Answer, Batch};
+use crate::refusal::Refusal;
 use crate::table::Context;
 
 /// The state that survives every owner.

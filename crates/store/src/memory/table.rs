@@ -6,12 +6,12 @@ use std::hash::Hash;
 
 use mtimer_types::{Destination, Ended, Epoch, Key, Target, Time, TimerId};
 
-use crate::answer::{Answer, RequestId};
 use crate::call::{Load, Loaded, LoadedTimer};
 use crate::census::Census;
 use crate::cursor::LoadCursor;
 use crate::listing::{ListPage, Listed, Listing};
 use crate::place::Retained;
+use crate::remembered::{RememberedAnswer, RequestId};
 use crate::table::{At, Context, Row, Table};
 
 /// Rows, keys and remembered outcomes of a partition.
@@ -32,7 +32,7 @@ pub(crate) struct MemoryTable {
     order: HashMap<TimerId, u64>,
     last_order: u64,
     ended: Remembered<TimerId, Ended>,
-    answered: Remembered<RequestId, Answer>,
+    answered: Remembered<RequestId, RememberedAnswer>,
     census: Census,
     /// Timers filed as pending since somebody last looked.
     pub(super) filed: Vec<(Time, TimerId)>,
@@ -263,12 +263,17 @@ impl Table for MemoryTable {
         Ok(())
     }
 
-    fn answered(&mut self, request: RequestId, now: Time) -> Result<Option<Answer>, Infallible> {
+    fn answered(&mut self, request: RequestId, now: Time) -> Result<Option<RememberedAnswer>, Infallible> {
         Ok(self.answered.get(request, now))
     }
 
-    fn set_answered(&mut self, request: RequestId, answer: &Answer, now: Time) -> Result<(), Infallible> {
-        self.answered.set(request, answer.clone(), now);
+    fn set_answered(
+        &mut self,
+        request: RequestId,
+        answer: RememberedAnswer,
+        now: Time,
+    ) -> Result<(), Infallible> {
+        self.answered.set(request, answer, now);
         Ok(())
     }
 

@@ -5,11 +5,12 @@ use futures_util::FutureExt;
 use mtimer_types::{DeadReason, Destination, Ended, KeyPolicy, Mode, Nonce, Target, Time, Timer, TimerId};
 
 use super::*;
-use crate::answer::{Answer, Refusal, RequestId, ScheduleAnswer};
 use crate::call::{InFlight, Load};
 use crate::census::Census;
 use crate::error::StoreError;
-use crate::ops::{Batch, Cancel, Op, Park, Schedule, Verdict};
+use crate::ops::{Answer, Batch, Cancel, Op, Park, Schedule, ScheduleAnswer, SettleAnswer, Verdict};
+use crate::refusal::Refusal;
+use crate::remembered::RequestId;
 use crate::table::Table;
 
 const P: PartitionId = PartitionId(0);
@@ -184,7 +185,10 @@ fn a_full_store_still_lets_timers_leave() {
     store.faults().full(P, true);
     let ack = Op::settle(timer(1, 60_000).id, Verdict::Ack);
     let ops = vec![schedule(2, 60_000).ops.remove(0), ack];
-    assert_eq!(now(lane.apply(batch(ops))), Ok(vec![Answer::Refused(Refusal::OutOfMemory), Answer::Done]));
+    assert_eq!(
+        now(lane.apply(batch(ops))),
+        Ok(vec![Answer::Refused(Refusal::OutOfMemory), Answer::Settle(SettleAnswer::Done)])
+    );
 }
 
 #[test]

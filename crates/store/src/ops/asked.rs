@@ -7,7 +7,6 @@ use mtimer_protocol::{ErrorCode, OpReply};
 use mtimer_types::{Destination, Key, Target, Time, Timer, TimerId};
 
 use super::operation::Operation;
-use crate::answer::Answer;
 
 /// What the owner of a partition knows and its store does not: the deliveries under way.
 pub trait Memory {
@@ -42,8 +41,8 @@ pub trait Asked: mtimer_protocol::ops::Operation {
     /// then is it known whether a delivery of its timer is under way.
     fn complete(&self, memory: &impl Memory, now: Time) -> Self::Op;
 
-    /// What follows from the store's answer. `None`: it answers another kind of operation.
-    fn applied(&self, answer: &Answer) -> Option<Applied>;
+    /// What follows from the store's answer.
+    fn applied(&self, answer: <Self::Op as Operation>::Answer) -> Applied;
 }
 
 /// What follows from the answer to an operation.

@@ -5,12 +5,12 @@ use mtimer_types::{DeadReason, Ended, Target, Time, TimerId};
 
 use super::asked::{Applied, Asked, Memory, MemoryEffect};
 use super::operation::{Operation, Origin, Properties};
-use super::steps::{dead_letter, end, resolve, untouched};
+use super::steps::{dead_letter, end, once, resolve, untouched};
 use super::subject::Subject;
-use crate::answer::{Answer, CancelAnswer, RequestId};
 use crate::place::Retained;
 #[cfg(doc)]
 use crate::record::{Progress, Record};
+use crate::remembered::{RememberedAnswer, Repeated, RequestId};
 use crate::table::{At, Context, Table};
 
 /// Removes a timer that was not and will not be delivered; stops the future attempts of any
@@ -37,7 +37,48 @@ pub struct Cancel {
     pub request: RequestId,
 }
 
+/// To a [`Cancel`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CancelAnswer {
+    /// No delivery starts afterwards, by anyone.
+    Cancelled(TimerId),
+    /// Delivered, being delivered, possibly so, dead or unconfirmed; no attempt follows.
+    TooLate(TimerId),
+    /// Too late, and this request has made the timer a dead letter. A repeat gets `TooLate`.
+    Died {
+        /// Which.
+        id: TimerId,
+        /// Its failed attempts, a covered one included.
+        failed: u32,
+    },
+    /// Nothing of that name. For an id, [`Ended::CancelledUnseen`] is remembered. (An id that ended
+    /// as [`Ended::Cancelled`] within the horizon gives `Cancelled`, one that ended otherwise gives
+    /// `NotFound`.)
+    NotFound,
+}
+
+impl Repeated for CancelAnswer {
+    fn remember(self) -> RememberedAnswer {
+        match self {
+            Self::Cancelled(id) => RememberedAnswer::of(b'X', id),
+            Self::TooLate(id) | Self::Died { id, .. } => RememberedAnswer::of(b'L', id),
+            Self::NotFound => RememberedAnswer::alone(b'F'),
+        }
+    }
+
+    fn recall(remembered: RememberedAnswer) -> Option<Self> {
+        match (remembered.letter, remembered.id) {
+            (b'X', Some(id)) => Some(Self::Cancelled(id)),
+            (b'L', Some(id)) => Some(Self::TooLate(id)),
+            (b'F', None) => Some(Self::NotFound),
+            _ => None,
+        }
+    }
+}
+
 impl Operation for Cancel {
+    type Answer = CancelAnswer;
+
     const IS: Properties = Properties {
         origin: Origin::Client,
         adds: false,
@@ -54,13 +95,8 @@ impl Operation for Cancel {
         [0, 0]
     }
 
-    fn decide<T: Table>(&self, table: &mut T, ctx: &Context) -> Result<Answer, T::Error> {
-        if let Some(answer @ Answer::Cancel(_)) = table.answered(self.request, ctx.now)? {
-            return Ok(answer);
-        }
-        let answer = cancel(table, ctx, self)?;
-        table.set_answered(self.request, &Answer::Cancel(answer.to_repeat()), ctx.now)?;
-        Ok(Answer::Cancel(answer))
+    fn decide<T: Table>(&self, table: &mut T, ctx: &Context) -> Result<CancelAnswer, T::Error> {
+        once(table, ctx, self.request, |table| cancel(table, ctx, self))
     }
 }
 
@@ -120,16 +156,15 @@ impl Asked for asked::Cancel {
         Cancel { target: self.target.clone(), sent_attempt, request: RequestId(self.request) }
     }
 
-    fn applied(&self, answer: &Answer) -> Option<Applied> {
-        let Answer::Cancel(answer) = *answer else { return None };
+    fn applied(&self, answer: CancelAnswer) -> Applied {
         let stopped = |id, died| Applied::new(CancelReply::TooLate(id), MemoryEffect::Stopped { id, died });
-        Some(match answer {
+        match answer {
             CancelAnswer::Cancelled(id) => {
                 Applied::new(CancelReply::Cancelled(id), MemoryEffect::Cancelled(id))
             }
             CancelAnswer::TooLate(id) => stopped(id, None),
             CancelAnswer::Died { id, failed } => stopped(id, Some(failed)),
             CancelAnswer::NotFound => Applied::new(CancelReply::NotFound, MemoryEffect::Nothing),
-        })
+        }
     }
 }

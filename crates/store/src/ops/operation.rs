@@ -1,7 +1,6 @@
 //! The interface of an operation's module.
 
 use super::subject::Subject;
-use crate::answer::Answer;
 use crate::place::Retained;
 use crate::table::{Context, Table};
 
@@ -34,6 +33,9 @@ pub struct Properties {
 
 /// One kind of operation.
 pub trait Operation {
+    /// A store's answer to it.
+    type Answer;
+
     /// The properties of this kind.
     const IS: Properties;
 
@@ -49,5 +51,14 @@ pub trait Operation {
     /// # Errors
     ///
     /// The table's, if a read or a write of it fails.
-    fn decide<T: Table>(&self, table: &mut T, ctx: &Context) -> Result<Answer, T::Error>;
+    fn decide<T: Table>(&self, table: &mut T, ctx: &Context) -> Result<Self::Answer, T::Error>;
+}
+
+/// To an operation of the owner that moves a timer to another place: take, park and unpark.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MoveAnswer {
+    /// Moved, or found there.
+    Done,
+    /// The timer is not where the operation needs it; nothing changed.
+    Gone,
 }

@@ -2,9 +2,8 @@
 
 use mtimer_types::TimerId;
 
-use super::operation::{Operation, Origin, Properties};
+use super::operation::{MoveAnswer, Operation, Origin, Properties};
 use super::subject::Subject;
-use crate::answer::Answer;
 use crate::place::Retained;
 #[cfg(doc)]
 use crate::record::Progress;
@@ -21,6 +20,8 @@ pub struct Park {
 }
 
 impl Operation for Park {
+    type Answer = MoveAnswer;
+
     const IS: Properties = Properties {
         origin: Origin::Owner,
         adds: false,
@@ -37,17 +38,17 @@ impl Operation for Park {
         [0, 0]
     }
 
-    fn decide<T: Table>(&self, table: &mut T, ctx: &Context) -> Result<Answer, T::Error> {
-        let Some(row) = table.row(self.id)? else { return Ok(Answer::Gone) };
+    fn decide<T: Table>(&self, table: &mut T, ctx: &Context) -> Result<MoveAnswer, T::Error> {
+        let Some(row) = table.row(self.id)? else { return Ok(MoveAnswer::Gone) };
         match row.at {
-            At::Parked => return Ok(Answer::Done),
+            At::Parked => return Ok(MoveAnswer::Done),
             At::Pending { .. } => {}
             At::Taken { .. } if ctx.has_taken(&row) => {}
-            At::Taken { .. } | At::Unconfirmed { .. } | At::Dead { .. } => return Ok(Answer::Gone),
+            At::Taken { .. } | At::Unconfirmed { .. } | At::Dead { .. } => return Ok(MoveAnswer::Gone),
         }
         let mut record = row.record.clone();
         record.progress.failed = self.failed;
         table.put(Some(&row), Row { record, at: At::Parked })?;
-        Ok(Answer::Done)
+        Ok(MoveAnswer::Done)
     }
 }

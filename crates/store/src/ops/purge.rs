@@ -7,7 +7,6 @@ use super::asked::{Applied, Asked, Memory, MemoryEffect};
 use super::operation::{Operation, Origin, Properties};
 use super::steps::{end, purged};
 use super::subject::Subject;
-use crate::answer::Answer;
 use crate::place::Retained;
 use crate::table::{Context, Table};
 
@@ -18,7 +17,18 @@ pub struct Purge {
     pub id: TimerId,
 }
 
+/// To a [`Purge`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PurgeAnswer {
+    /// Removed.
+    Done,
+    /// The timer is not retained; nothing changed.
+    Gone,
+}
+
 impl Operation for Purge {
+    type Answer = PurgeAnswer;
+
     const IS: Properties = Properties {
         origin: Origin::Person,
         adds: false,
@@ -35,13 +45,13 @@ impl Operation for Purge {
         [1, 1]
     }
 
-    fn decide<T: Table>(&self, table: &mut T, ctx: &Context) -> Result<Answer, T::Error> {
+    fn decide<T: Table>(&self, table: &mut T, ctx: &Context) -> Result<PurgeAnswer, T::Error> {
         match table.row(self.id)? {
             Some(row) if row.at.retained_since().is_some() => {
                 end(table, ctx, &row, purged(ctx, &row))?;
-                Ok(Answer::Done)
+                Ok(PurgeAnswer::Done)
             }
-            _ => Ok(Answer::Gone),
+            _ => Ok(PurgeAnswer::Gone),
         }
     }
 }
@@ -57,12 +67,11 @@ impl Asked for asked::Purge {
         Purge { id: self.id }
     }
 
-    fn applied(&self, answer: &Answer) -> Option<Applied> {
-        let reply = match *answer {
-            Answer::Done => PurgeReply::Done,
-            Answer::Gone => PurgeReply::NotFound,
-            _ => return None,
+    fn applied(&self, answer: PurgeAnswer) -> Applied {
+        let reply = match answer {
+            PurgeAnswer::Done => PurgeReply::Done,
+            PurgeAnswer::Gone => PurgeReply::NotFound,
         };
-        Some(Applied::new(reply, MemoryEffect::Nothing))
+        Applied::new(reply, MemoryEffect::Nothing)
     }
 }

@@ -9,7 +9,6 @@ use super::asked::{Applied, Asked, Memory, MemoryEffect};
 use super::operation::{Operation, Origin, Properties};
 use super::steps::file;
 use super::subject::Subject;
-use crate::answer::Answer;
 use crate::place::Retained;
 #[cfg(doc)]
 use crate::record::Progress;
@@ -18,7 +17,7 @@ use crate::table::{At, Context, Table};
 /// Files a dead or unconfirmed timer as pending at `fire`, tier 0, with a new retry budget
 /// ([`Progress::budget_from`] becomes its failed attempts; an unconfirmed one counts one more),
 /// not stopped, without a deadline that is before [`Context::now`]. It takes its key back; if
-/// that names another live timer: [`Answer::KeyTaken`], nothing changes. Done also if it is
+/// that names another live timer: [`ReplayAnswer::KeyTaken`], nothing changes. Done also if it is
 /// pending; else gone.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Replay {
@@ -28,7 +27,20 @@ pub struct Replay {
     pub fire: Time,
 }
 
+/// To a [`Replay`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReplayAnswer {
+    /// Pending again, or found so.
+    Done,
+    /// The key names this live timer; nothing changed.
+    KeyTaken(TimerId),
+    /// The timer is not retained; nothing changed.
+    Gone,
+}
+
 impl Operation for Replay {
+    type Answer = ReplayAnswer;
+
     const IS: Properties = Properties {
         origin: Origin::Person,
         adds: true,
@@ -45,17 +57,17 @@ impl Operation for Replay {
         [1, 1]
     }
 
-    fn decide<T: Table>(&self, table: &mut T, ctx: &Context) -> Result<Answer, T::Error> {
-        let Some(row) = table.row(self.id)? else { return Ok(Answer::Gone) };
+    fn decide<T: Table>(&self, table: &mut T, ctx: &Context) -> Result<ReplayAnswer, T::Error> {
+        let Some(row) = table.row(self.id)? else { return Ok(ReplayAnswer::Gone) };
         let unconfirmed = match row.at {
             At::Dead { .. } => false,
             At::Unconfirmed { .. } => true,
-            At::Pending { .. } => return Ok(Answer::Done),
-            At::Parked | At::Taken { .. } => return Ok(Answer::Gone),
+            At::Pending { .. } => return Ok(ReplayAnswer::Done),
+            At::Parked | At::Taken { .. } => return Ok(ReplayAnswer::Gone),
         };
         if let Some((dest, key)) = row.key() {
             match table.key(dest, key)? {
-                Some(holder) if holder != self.id => return Ok(Answer::KeyTaken(holder)),
+                Some(holder) if holder != self.id => return Ok(ReplayAnswer::KeyTaken(holder)),
                 _ => table.set_key(dest, key, Some(self.id))?,
             }
         }
@@ -67,7 +79,7 @@ impl Operation for Replay {
             Arc::make_mut(&mut record.timer).deadline = None;
         }
         file(table, ctx, Some(&row), record, self.fire, 0)?;
-        Ok(Answer::Done)
+        Ok(ReplayAnswer::Done)
     }
 }
 
@@ -82,12 +94,11 @@ impl Asked for asked::Replay {
         Replay { id: self.id, fire: now }
     }
 
-    fn applied(&self, answer: &Answer) -> Option<Applied> {
-        match *answer {
-            Answer::Done => Some(Applied::new(ReplayReply::Done, MemoryEffect::Replayed(self.id))),
-            Answer::KeyTaken(by) => Some(Applied::new(ReplayReply::KeyTaken(by), MemoryEffect::Nothing)),
-            Answer::Gone => Some(Applied::new(ReplayReply::NotFound, MemoryEffect::Nothing)),
-            _ => None,
+    fn applied(&self, answer: ReplayAnswer) -> Applied {
+        match answer {
+            ReplayAnswer::Done => Applied::new(ReplayReply::Done, MemoryEffect::Replayed(self.id)),
+            ReplayAnswer::KeyTaken(by) => Applied::new(ReplayReply::KeyTaken(by), MemoryEffect::Nothing),
+            ReplayAnswer::Gone => Applied::new(ReplayReply::NotFound, MemoryEffect::Nothing),
         }
     }
 }

@@ -1,14 +1,14 @@
 //! Reschedule: a client gives a timer another due time.
 
 use mtimer_protocol::ops::{self as asked, RescheduleReply};
-use mtimer_types::{Target, Time};
+use mtimer_types::{Target, Time, TimerId};
 
 use super::asked::{Applied, Asked, Memory, MemoryEffect};
 use super::operation::{Operation, Origin, Properties};
-use super::steps::{file, has_not_begun, resolve};
+use super::steps::{file, has_not_begun, once, resolve};
 use super::subject::Subject;
-use crate::answer::{Answer, RequestId, RescheduleAnswer};
 use crate::place::Retained;
+use crate::remembered::{RememberedAnswer, Repeated, RequestId};
 use crate::table::{Context, Table};
 
 /// Files a pending or parked timer of attempt 1 as pending at `due`, tier 0, which becomes its
@@ -26,7 +26,43 @@ pub struct Reschedule {
     pub request: RequestId,
 }
 
+/// To a [`Reschedule`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RescheduleAnswer {
+    /// The old time never fires.
+    Rescheduled(TimerId),
+    /// As with cancel; nothing changed.
+    TooLate(TimerId),
+    /// The timer's deadline is before the new time; nothing changed.
+    PastDeadline(TimerId),
+    /// Nothing of that name.
+    NotFound,
+}
+
+impl Repeated for RescheduleAnswer {
+    fn remember(self) -> RememberedAnswer {
+        match self {
+            Self::Rescheduled(id) => RememberedAnswer::of(b'H', id),
+            Self::TooLate(id) => RememberedAnswer::of(b'M', id),
+            Self::PastDeadline(id) => RememberedAnswer::of(b'P', id),
+            Self::NotFound => RememberedAnswer::alone(b'G'),
+        }
+    }
+
+    fn recall(remembered: RememberedAnswer) -> Option<Self> {
+        match (remembered.letter, remembered.id) {
+            (b'H', Some(id)) => Some(Self::Rescheduled(id)),
+            (b'M', Some(id)) => Some(Self::TooLate(id)),
+            (b'P', Some(id)) => Some(Self::PastDeadline(id)),
+            (b'G', None) => Some(Self::NotFound),
+            _ => None,
+        }
+    }
+}
+
 impl Operation for Reschedule {
+    type Answer = RescheduleAnswer;
+
     const IS: Properties = Properties {
         origin: Origin::Client,
         adds: true,
@@ -43,13 +79,8 @@ impl Operation for Reschedule {
         [0, 0]
     }
 
-    fn decide<T: Table>(&self, table: &mut T, ctx: &Context) -> Result<Answer, T::Error> {
-        if let Some(answer @ Answer::Reschedule(_)) = table.answered(self.request, ctx.now)? {
-            return Ok(answer);
-        }
-        let answer = reschedule(table, ctx, self).map(Answer::Reschedule)?;
-        table.set_answered(self.request, &answer, ctx.now)?;
-        Ok(answer)
+    fn decide<T: Table>(&self, table: &mut T, ctx: &Context) -> Result<RescheduleAnswer, T::Error> {
+        once(table, ctx, self.request, |table| reschedule(table, ctx, self))
     }
 }
 
@@ -89,9 +120,8 @@ impl Asked for asked::Reschedule {
         Reschedule { target, due: self.due, is_begun, request }
     }
 
-    fn applied(&self, answer: &Answer) -> Option<Applied> {
-        let Answer::Reschedule(answer) = *answer else { return None };
-        Some(match answer {
+    fn applied(&self, answer: RescheduleAnswer) -> Applied {
+        match answer {
             RescheduleAnswer::Rescheduled(id) => {
                 Applied::new(RescheduleReply::Rescheduled(id), MemoryEffect::Moved { id, due: self.due })
             }
@@ -103,6 +133,6 @@ impl Asked for asked::Reschedule {
                 Applied::invalid(format!("timer {id} has a deadline before {due}: nothing was changed"))
             }
             RescheduleAnswer::NotFound => Applied::new(RescheduleReply::NotFound, MemoryEffect::Nothing),
-        })
+        }
     }
 }

@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use mtimer_protocol::ops::{self as asked, ScheduleReply};
-use mtimer_types::{Ended, KeyPolicy, Target, Time, Timer};
+use mtimer_types::{Ended, KeyPolicy, Target, Time, Timer, TimerId};
 
 use super::asked::{Applied, Asked, Memory, MemoryEffect};
 use super::operation::{Operation, Origin, Properties};
 use super::steps::{end, file, has_not_begun};
 use super::subject::Subject;
-use crate::answer::{Answer, ScheduleAnswer};
 use crate::place::Retained;
 use crate::record::Record;
 use crate::table::{Context, Table};
@@ -33,7 +32,38 @@ impl Schedule {
     }
 }
 
+/// To a [`Schedule`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ScheduleAnswer {
+    /// Stored, now or by an earlier request with the same content (wherever the timer is by now:
+    /// pending, parked, taken, dead).
+    Scheduled {
+        /// False if it was stored before.
+        new: bool,
+        /// The live timer whose key it took over, now ended as [`Ended::Replaced`] (wherever it
+        /// was; if it had been delivered, later outcomes find nothing). `None` in the answer to a
+        /// repeat.
+        replaced: Option<TimerId>,
+    },
+    /// [`KeyPolicy::Keep`]: the key names this live timer; nothing changed.
+    Kept {
+        /// Which.
+        id: TimerId,
+        /// An attempt to deliver it may have begun, as far as the store knows, or it was stopped.
+        /// The owner knows of deliveries under way that the store does not see.
+        begun: bool,
+    },
+    /// [`KeyPolicy::Create`]: the key names this live timer; nothing changed.
+    KeyTaken(TimerId),
+    /// The id is in use with other content; nothing changed.
+    Conflict,
+    /// A timer with this id ended within the repeat horizon; nothing changed.
+    Ended(Ended),
+}
+
 impl Operation for Schedule {
+    type Answer = ScheduleAnswer;
+
     const IS: Properties = Properties {
         origin: Origin::Client,
         adds: true,
@@ -50,8 +80,8 @@ impl Operation for Schedule {
         [0, 0]
     }
 
-    fn decide<T: Table>(&self, table: &mut T, ctx: &Context) -> Result<Answer, T::Error> {
-        schedule(table, ctx, self).map(Answer::Schedule)
+    fn decide<T: Table>(&self, table: &mut T, ctx: &Context) -> Result<ScheduleAnswer, T::Error> {
+        schedule(table, ctx, self)
     }
 }
 
@@ -114,18 +144,17 @@ impl Asked for asked::Schedule {
         Schedule { timer: self.timer.clone(), policy: self.policy, may_have_begun }
     }
 
-    fn applied(&self, answer: &Answer) -> Option<Applied> {
-        let Answer::Schedule(answer) = *answer else { return None };
+    fn applied(&self, answer: ScheduleAnswer) -> Applied {
         let reply = match answer {
             ScheduleAnswer::Scheduled { new, replaced } => {
                 let effect = MemoryEffect::Filed { timer: self.timer.clone(), new, replaced };
-                return Some(Applied::new(ScheduleReply::Scheduled { new, replaced }, effect));
+                return Applied::new(ScheduleReply::Scheduled { new, replaced }, effect);
             }
             ScheduleAnswer::Kept { id, begun } => ScheduleReply::Kept { id, being_delivered: begun },
             ScheduleAnswer::KeyTaken(id) => ScheduleReply::KeyTaken(id),
             ScheduleAnswer::Conflict => ScheduleReply::Conflict,
             ScheduleAnswer::Ended(ended) => ScheduleReply::Ended(ended),
         };
-        Some(Applied::new(reply, MemoryEffect::Nothing))
+        Applied::new(reply, MemoryEffect::Nothing)
     }
 }

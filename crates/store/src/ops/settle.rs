@@ -7,7 +7,6 @@ use mtimer_types::{DeadReason, Ended, Mode, Time, Timer, TimerId};
 use super::operation::{Operation, Origin, Properties};
 use super::steps::{dead_letter, end, file, free_key};
 use super::subject::Subject;
-use crate::answer::Answer;
 use crate::place::Retained;
 use crate::record::{Progress, cut_error};
 use crate::table::{At, Context, Row, Table};
@@ -39,7 +38,8 @@ pub enum Verdict {
     },
     /// Files a pending timer as pending at `fire` in `tier`, with `failed` failed attempts and the
     /// error. A record that has that many failed attempts already is left as it is (a repeat). A
-    /// stopped timer becomes a dead letter for [`DeadReason::Stopped`] instead ([`Answer::Died`]).
+    /// stopped timer becomes a dead letter for [`DeadReason::Stopped`] instead
+    /// ([`SettleAnswer::Died`]).
     /// Gone if it is not pending.
     Retry {
         /// When; the due time if that is later.
@@ -71,7 +71,20 @@ pub enum Verdict {
     Unconfirmed,
 }
 
+/// To a [`Settle`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SettleAnswer {
+    /// Applied, or found applied.
+    Done,
+    /// To [`Verdict::Retry`]: applied, and the timer was stopped, so it is a dead letter now.
+    Died,
+    /// The timer is not where the verdict needs it; nothing changed.
+    Gone,
+}
+
 impl Operation for Settle {
+    type Answer = SettleAnswer;
+
     const IS: Properties = Properties {
         origin: Origin::Owner,
         adds: false,
@@ -91,12 +104,12 @@ impl Operation for Settle {
         }
     }
 
-    fn decide<T: Table>(&self, table: &mut T, ctx: &Context) -> Result<Answer, T::Error> {
-        let Some(row) = table.row(self.id)? else { return Ok(Answer::Gone) };
+    fn decide<T: Table>(&self, table: &mut T, ctx: &Context) -> Result<SettleAnswer, T::Error> {
+        let Some(row) = table.row(self.id)? else { return Ok(SettleAnswer::Gone) };
         match &self.verdict {
             Verdict::Ack => ack(table, ctx, &row),
             Verdict::LateAck { attempt } if can_have_happened(ctx, &row, *attempt) => ack(table, ctx, &row),
-            Verdict::LateAck { .. } => Ok(Answer::Gone),
+            Verdict::LateAck { .. } => Ok(SettleAnswer::Gone),
             Verdict::Retry { fire, tier, failed, error } => {
                 retry(table, ctx, &row, *fire, *tier, *failed, error)
             }
@@ -106,15 +119,15 @@ impl Operation for Settle {
                     fail(&mut record.progress, *failed, error);
                     dead_letter(table, ctx, &row, record, *reason)?;
                 }
-                Ok(Answer::Done)
+                Ok(SettleAnswer::Done)
             }
             Verdict::Expired => match row.at {
                 At::Taken { .. } | At::Unconfirmed { .. } | At::Dead { .. } if !ctx.has_taken(&row) => {
-                    Ok(Answer::Gone)
+                    Ok(SettleAnswer::Gone)
                 }
                 _ => {
                     end(table, ctx, &row, Some(Ended::Expired))?;
-                    Ok(Answer::Done)
+                    Ok(SettleAnswer::Done)
                 }
             },
             Verdict::Unconfirmed => unconfirm(table, ctx, &row),
@@ -122,13 +135,13 @@ impl Operation for Settle {
     }
 }
 
-fn ack<T: Table>(table: &mut T, ctx: &Context, row: &Row) -> Result<Answer, T::Error> {
+fn ack<T: Table>(table: &mut T, ctx: &Context, row: &Row) -> Result<SettleAnswer, T::Error> {
     if matches!(row.at, At::Dead { .. }) {
-        return Ok(Answer::Gone);
+        return Ok(SettleAnswer::Gone);
     }
     let remember = row.record.timer.mode == Mode::AtMostOnce;
     end(table, ctx, row, remember.then_some(Ended::Acknowledged))?;
-    Ok(Answer::Done)
+    Ok(SettleAnswer::Done)
 }
 
 fn can_have_happened(ctx: &Context, row: &Row, attempt: u32) -> bool {
@@ -152,21 +165,21 @@ fn retry<T: Table>(
     tier: u8,
     failed: u32,
     error: &str,
-) -> Result<Answer, T::Error> {
+) -> Result<SettleAnswer, T::Error> {
     if !matches!(row.at, At::Pending { .. }) {
-        return Ok(Answer::Gone);
+        return Ok(SettleAnswer::Gone);
     }
     if row.record.progress.failed >= failed {
-        return Ok(Answer::Done);
+        return Ok(SettleAnswer::Done);
     }
     let mut record = row.record.clone();
     fail(&mut record.progress, failed, error);
     if record.progress.stopped {
         dead_letter(table, ctx, row, record, DeadReason::Stopped)?;
-        return Ok(Answer::Died);
+        return Ok(SettleAnswer::Died);
     }
     file(table, ctx, Some(row), record, fire, tier)?;
-    Ok(Answer::Done)
+    Ok(SettleAnswer::Done)
 }
 
 fn fail(progress: &mut Progress, failed: u32, error: &str) {
@@ -174,15 +187,15 @@ fn fail(progress: &mut Progress, failed: u32, error: &str) {
     progress.last_error = (!error.is_empty()).then(|| cut_error(error));
 }
 
-fn unconfirm<T: Table>(table: &mut T, ctx: &Context, row: &Row) -> Result<Answer, T::Error> {
+fn unconfirm<T: Table>(table: &mut T, ctx: &Context, row: &Row) -> Result<SettleAnswer, T::Error> {
     match row.at {
         At::Taken { epoch } => {
             free_key(table, row)?;
             let at = At::Unconfirmed { epoch, since: ctx.now };
             table.put(Some(row), Row { record: row.record.clone(), at })?;
-            Ok(Answer::Done)
+            Ok(SettleAnswer::Done)
         }
-        At::Unconfirmed { .. } => Ok(Answer::Done),
-        At::Pending { .. } | At::Parked | At::Dead { .. } => Ok(Answer::Gone),
+        At::Unconfirmed { .. } => Ok(SettleAnswer::Done),
+        At::Pending { .. } | At::Parked | At::Dead { .. } => Ok(SettleAnswer::Gone),
     }
 }

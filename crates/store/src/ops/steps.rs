@@ -3,7 +3,23 @@
 use mtimer_types::{DeadReason, Ended, Target, Time, TimerId};
 
 use crate::record::Record;
+use crate::remembered::{Repeated, RequestId};
 use crate::table::{At, Context, Row, Table};
+
+/// Decides a request, unless it is a repeat: that gets the answer of the first time.
+pub(super) fn once<T: Table, A: Repeated>(
+    table: &mut T,
+    ctx: &Context,
+    request: RequestId,
+    decide: impl FnOnce(&mut T) -> Result<A, T::Error>,
+) -> Result<A, T::Error> {
+    if let Some(answer) = table.answered(request, ctx.now)?.and_then(A::recall) {
+        return Ok(answer);
+    }
+    let answer = decide(table)?;
+    table.set_answered(request, answer.remember(), ctx.now)?;
+    Ok(answer)
+}
 
 /// Finds the id that a target names: always for an id, through the key's entry for a key.
 pub(super) fn resolve<T: Table>(table: &mut T, target: &Target) -> Result<Option<TimerId>, T::Error> {

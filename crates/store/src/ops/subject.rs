@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use mtimer_types::{Key, Target, Timer, TimerId};
 
-use crate::answer::RequestId;
 use crate::place::Retained;
+use crate::remembered::RequestId;
 
 /// The subject of an operation, as far as its arguments tell.
 #[derive(Clone, Copy, Debug)]

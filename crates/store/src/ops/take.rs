@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use mtimer_types::{Mode, Timer, TimerId};
 
-use super::operation::{Operation, Origin, Properties};
+use super::operation::{MoveAnswer, Operation, Origin, Properties};
 use super::subject::Subject;
-use crate::answer::Answer;
 use crate::place::Retained;
 #[cfg(doc)]
 use crate::record::Progress;
@@ -27,6 +26,8 @@ pub struct Take {
 }
 
 impl Operation for Take {
+    type Answer = MoveAnswer;
+
     const IS: Properties = Properties {
         origin: Origin::Owner,
         adds: false,
@@ -43,17 +44,17 @@ impl Operation for Take {
         [0, 0]
     }
 
-    fn decide<T: Table>(&self, table: &mut T, ctx: &Context) -> Result<Answer, T::Error> {
-        let Some(row) = table.row(self.id)? else { return Ok(Answer::Gone) };
+    fn decide<T: Table>(&self, table: &mut T, ctx: &Context) -> Result<MoveAnswer, T::Error> {
+        let Some(row) = table.row(self.id)? else { return Ok(MoveAnswer::Gone) };
         match row.at {
             At::Pending { .. } | At::Parked if row.record.timer.mode == Mode::AtMostOnce => {
                 let mut record = row.record.clone();
                 record.progress.failed = self.failed;
                 table.put(Some(&row), Row { record, at: At::Taken { epoch: ctx.epoch } })?;
-                Ok(Answer::Done)
+                Ok(MoveAnswer::Done)
             }
-            At::Taken { .. } if ctx.has_taken(&row) => Ok(Answer::Done),
-            _ => Ok(Answer::Gone),
+            At::Taken { .. } if ctx.has_taken(&row) => Ok(MoveAnswer::Done),
+            _ => Ok(MoveAnswer::Gone),
         }
     }
 }

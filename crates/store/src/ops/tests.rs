@@ -7,8 +7,8 @@ use mtimer_types::{
 };
 
 use super::*;
-use crate::answer::{CancelAnswer, RequestId, RescheduleAnswer, ScheduleAnswer};
 use crate::memory::MemoryTable;
+use crate::remembered::RequestId;
 use crate::table::At;
 
 const EPOCH: Epoch = Epoch(7);
@@ -157,7 +157,7 @@ fn a_key_is_created_kept_or_taken_over() {
     );
     assert_eq!((b.at(old.id), b.holder(&new)), (None, Some(new.id)));
     assert_eq!(b.schedule(&old, KeyPolicy::Replace), ScheduleAnswer::Ended(Ended::Replaced));
-    assert_eq!(b.settle(old.id, Verdict::Ack), Answer::Gone);
+    assert_eq!(b.settle(old.id, Verdict::Ack), Answer::Settle(SettleAnswer::Gone));
     assert_eq!(b.holder(&new), Some(new.id), "a late outcome of the old one does not free the key");
 }
 
@@ -200,10 +200,10 @@ fn cancel_of_what_is_in_flight_stops_the_next_attempt() {
     assert_eq!(b.cancel(Target::Id(id), Some(1)), CancelAnswer::TooLate(id));
     assert_eq!(b.at(id), pending(60_000, 0));
     assert_eq!(b.reschedule(id, 70_000, false), RescheduleAnswer::TooLate(id), "it is stopped");
-    assert_eq!(b.settle(id, retry(1)), Answer::Died);
+    assert_eq!(b.settle(id, retry(1)), Answer::Settle(SettleAnswer::Died));
     assert!(matches!(b.at(id), Some(At::Dead { reason: DeadReason::Stopped, .. })));
     assert_eq!(b.failed(id), 1);
-    assert_eq!(b.settle(id, retry(1)), Answer::Gone, "it dies once");
+    assert_eq!(b.settle(id, retry(1)), Answer::Settle(SettleAnswer::Gone), "it dies once");
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn cancel_of_a_delivery_whose_retry_is_filed_stops_it_at_once() {
     b.settle(id, retry(1));
     assert_eq!(b.cancel(Target::Id(id), Some(2)), CancelAnswer::TooLate(id));
     assert!(matches!(b.at(id), Some(At::Pending { .. })));
-    assert_eq!(b.settle(id, retry(2)), Answer::Died);
+    assert_eq!(b.settle(id, retry(2)), Answer::Settle(SettleAnswer::Died));
     assert!(matches!(b.at(id), Some(At::Dead { reason: DeadReason::Stopped, .. })));
 }
 
@@ -230,17 +230,17 @@ fn what_this_epoch_has_taken_and_not_sent_can_be_cancelled_and_expire() {
     let mut b = Bench::new();
     let taken: Vec<TimerId> = (0..4).map(|n| b.given(&once(n))).collect();
     for id in &taken {
-        assert_eq!(b.apply(Op::take(*id, 0)), Answer::Done);
+        assert_eq!(b.apply(Op::take(*id, 0)), Answer::Take(MoveAnswer::Done));
     }
     assert_eq!(b.cancel(Target::Id(taken[0]), None), CancelAnswer::Cancelled(taken[0]));
     assert_eq!(b.ended(taken[0]), Some(Ended::Cancelled));
-    assert_eq!(b.settle(taken[1], Verdict::Expired), Answer::Done);
+    assert_eq!(b.settle(taken[1], Verdict::Expired), Answer::Settle(SettleAnswer::Done));
     assert_eq!(b.ended(taken[1]), Some(Ended::Expired));
     assert_eq!(b.cancel(Target::Id(taken[2]), Some(1)), CancelAnswer::TooLate(taken[2]), "it was sent");
     assert!(matches!(b.at(taken[2]), Some(At::Taken { .. })));
     b.succeed(3_000);
     assert_eq!(b.cancel(Target::Id(taken[3]), None), CancelAnswer::TooLate(taken[3]), "it may have been");
-    assert_eq!(b.settle(taken[3], Verdict::Expired), Answer::Gone);
+    assert_eq!(b.settle(taken[3], Verdict::Expired), Answer::Settle(SettleAnswer::Gone));
     assert!(matches!(b.at(taken[3]), Some(At::Taken { .. })));
 }
 
@@ -325,25 +325,25 @@ fn taken_timers_are_settled_parked_or_unconfirmed() {
     let t = Timer { key: Some(Key::new("k").unwrap()), ..once(1, 60_000) };
     let id = b.given(&t);
     let often = b.given(&timer(9, 60_000));
-    assert_eq!(b.apply(Op::take(often, 0)), Answer::Gone, "at-least-once is never taken");
+    assert_eq!(b.apply(Op::take(often, 0)), Answer::Take(MoveAnswer::Gone), "at-least-once is never taken");
     for _ in 0..2 {
-        assert_eq!(b.apply(Op::take(id, 0)), Answer::Done);
+        assert_eq!(b.apply(Op::take(id, 0)), Answer::Take(MoveAnswer::Done));
     }
     assert_eq!(b.holder(&t), Some(id));
     assert_eq!(b.cancel(Target::Id(id), Some(1)), CancelAnswer::TooLate(id));
-    assert_eq!(b.apply(Op::Park(Park { id, failed: 0 })), Answer::Done);
-    assert_eq!(b.apply(Op::take(id, 0)), Answer::Done);
+    assert_eq!(b.apply(Op::Park(Park { id, failed: 0 })), Answer::Park(MoveAnswer::Done));
+    assert_eq!(b.apply(Op::take(id, 0)), Answer::Take(MoveAnswer::Done));
     b.succeed(0);
-    assert_eq!(b.apply(Op::take(id, 0)), Answer::Gone, "another epoch took it");
-    assert_eq!(b.apply(Op::Park(Park { id, failed: 0 })), Answer::Gone);
+    assert_eq!(b.apply(Op::take(id, 0)), Answer::Take(MoveAnswer::Gone), "another epoch took it");
+    assert_eq!(b.apply(Op::Park(Park { id, failed: 0 })), Answer::Park(MoveAnswer::Gone));
     for _ in 0..2 {
-        assert_eq!(b.settle(id, Verdict::Unconfirmed), Answer::Done);
+        assert_eq!(b.settle(id, Verdict::Unconfirmed), Answer::Settle(SettleAnswer::Done));
     }
     assert_eq!(b.holder(&t), None);
-    assert_eq!(b.settle(id, Verdict::LateAck { attempt: 0 }), Answer::Gone);
-    assert_eq!(b.settle(id, Verdict::LateAck { attempt: 1 }), Answer::Done);
+    assert_eq!(b.settle(id, Verdict::LateAck { attempt: 0 }), Answer::Settle(SettleAnswer::Gone));
+    assert_eq!(b.settle(id, Verdict::LateAck { attempt: 1 }), Answer::Settle(SettleAnswer::Done));
     assert_eq!(b.ended(id), Some(Ended::Acknowledged));
-    assert_eq!(b.settle(often, Verdict::Unconfirmed), Answer::Gone);
+    assert_eq!(b.settle(often, Verdict::Unconfirmed), Answer::Settle(SettleAnswer::Gone));
 }
 
 #[test]
@@ -352,21 +352,21 @@ fn unconfirmed_in_its_own_epoch_is_not_taken_again() {
     let id = b.given(&once(1, 60_000));
     b.apply(Op::take(id, 0));
     b.settle(id, Verdict::Unconfirmed);
-    assert_eq!(b.apply(Op::take(id, 0)), Answer::Gone);
-    assert_eq!(b.apply(Op::Park(Park { id, failed: 0 })), Answer::Gone);
+    assert_eq!(b.apply(Op::take(id, 0)), Answer::Take(MoveAnswer::Gone));
+    assert_eq!(b.apply(Op::Park(Park { id, failed: 0 })), Answer::Park(MoveAnswer::Gone));
 }
 
 #[test]
 fn retry_counts_once_and_files_by_tier() {
     let mut b = Bench::new();
     let id = b.given(&timer(1, 51_000));
-    assert_eq!(b.settle(id, retry(1)), Answer::Done);
+    assert_eq!(b.settle(id, retry(1)), Answer::Settle(SettleAnswer::Done));
     assert_eq!(b.at(id), pending(60_000, 1));
     let repeat = Verdict::Retry { fire: Time::from_ms(99_000), tier: 1, failed: 1, error: "x".into() };
-    assert_eq!(b.settle(id, repeat), Answer::Done);
+    assert_eq!(b.settle(id, repeat), Answer::Settle(SettleAnswer::Done));
     assert_eq!(b.at(id), pending(60_000, 1), "a repeat leaves it as it is");
     b.apply(Op::Park(Park { id, failed: 1 }));
-    assert_eq!(b.settle(id, retry(2)), Answer::Gone);
+    assert_eq!(b.settle(id, retry(2)), Answer::Settle(SettleAnswer::Gone));
 }
 
 #[test]
@@ -376,11 +376,11 @@ fn a_late_ok_settles_what_can_have_been_delivered() {
     let above = b.given(&timer(3, 60_000));
     b.settle(retried, retry(2));
     b.succeed(3_000);
-    assert_eq!(b.settle(retried, Verdict::LateAck { attempt: 3 }), Answer::Gone);
-    assert_eq!(b.settle(retried, Verdict::LateAck { attempt: 2 }), Answer::Done);
-    assert_eq!(b.settle(above, Verdict::LateAck { attempt: 1 }), Answer::Gone);
-    assert_eq!(b.settle(covered, Verdict::LateAck { attempt: 2 }), Answer::Gone);
-    assert_eq!(b.settle(covered, Verdict::LateAck { attempt: 1 }), Answer::Done);
+    assert_eq!(b.settle(retried, Verdict::LateAck { attempt: 3 }), Answer::Settle(SettleAnswer::Gone));
+    assert_eq!(b.settle(retried, Verdict::LateAck { attempt: 2 }), Answer::Settle(SettleAnswer::Done));
+    assert_eq!(b.settle(above, Verdict::LateAck { attempt: 1 }), Answer::Settle(SettleAnswer::Gone));
+    assert_eq!(b.settle(covered, Verdict::LateAck { attempt: 2 }), Answer::Settle(SettleAnswer::Gone));
+    assert_eq!(b.settle(covered, Verdict::LateAck { attempt: 1 }), Answer::Settle(SettleAnswer::Done));
     assert_eq!(b.ended(covered), None, "plain acknowledgements leave nothing");
 }
 
@@ -389,11 +389,18 @@ fn parked_timers_are_never_covered() {
     let mut b = Bench::new();
     let id = b.given(&timer(1, 2_000));
     b.succeed(3_000);
-    assert_eq!(b.apply(Op::Park(Park { id, failed: 1 })), Answer::Done);
+    assert_eq!(b.apply(Op::Park(Park { id, failed: 1 })), Answer::Park(MoveAnswer::Done));
     assert_eq!(b.failed(id), 1);
     b.succeed(5_000);
-    assert_eq!(b.apply(Op::Unpark(Unpark { id, fire: Time::from_ms(4_000) })), Answer::Done);
-    assert_eq!(b.apply(Op::Unpark(Unpark { id, fire: Time::from_ms(9_000) })), Answer::Done, "it is pending");
+    assert_eq!(
+        b.apply(Op::Unpark(Unpark { id, fire: Time::from_ms(4_000) })),
+        Answer::Unpark(MoveAnswer::Done)
+    );
+    assert_eq!(
+        b.apply(Op::Unpark(Unpark { id, fire: Time::from_ms(9_000) })),
+        Answer::Unpark(MoveAnswer::Done),
+        "it is pending"
+    );
     assert_eq!(b.at(id), pending(4_000, 0));
     let Ok(Some(row)) = b.table.row(id) else { panic!("it is there") };
     assert!(!b.ctx.covered(&row), "filed in this epoch");
@@ -408,10 +415,10 @@ fn replay_gives_a_new_budget_and_takes_the_key_back() {
     let other = b.given(&keyed(2, 60_000));
     b.ctx.now = Time::from_ms(56_000);
     let replay = Op::Replay(Replay { id, fire: b.ctx.now });
-    assert_eq!(b.apply(replay.clone()), Answer::KeyTaken(other));
+    assert_eq!(b.apply(replay.clone()), Answer::Replay(ReplayAnswer::KeyTaken(other)));
     b.settle(other, Verdict::Ack);
     for _ in 0..2 {
-        assert_eq!(b.apply(replay.clone()), Answer::Done);
+        assert_eq!(b.apply(replay.clone()), Answer::Replay(ReplayAnswer::Done));
     }
     let Ok(Some(row)) = b.table.row(id) else { panic!("it is there") };
     assert_eq!((row.record.progress.failed, row.record.progress.budget_from), (3, 3));
@@ -425,9 +432,9 @@ fn replay_of_an_unconfirmed_timer_counts_the_attempt() {
     let id = b.given(&once(1, 51_000));
     b.apply(Op::take(id, 0));
     let replay = Op::Replay(Replay { id, fire: b.ctx.now });
-    assert_eq!(b.apply(replay.clone()), Answer::Gone, "somebody may still settle it");
+    assert_eq!(b.apply(replay.clone()), Answer::Replay(ReplayAnswer::Gone), "somebody may still settle it");
     b.settle(id, Verdict::Unconfirmed);
-    assert_eq!(b.apply(replay), Answer::Done);
+    assert_eq!(b.apply(replay), Answer::Replay(ReplayAnswer::Done));
     assert_eq!(b.failed(id), 1);
 }
 
@@ -436,10 +443,10 @@ fn a_purged_timer_does_not_come_back() {
     let mut b = Bench::new();
     let t = timer(1, 51_000);
     let id = b.given(&t);
-    assert_eq!(b.apply(Op::Purge(Purge { id })), Answer::Gone, "it is live");
+    assert_eq!(b.apply(Op::Purge(Purge { id })), Answer::Purge(PurgeAnswer::Gone), "it is live");
     b.settle(id, dead(1));
-    assert_eq!(b.apply(Op::Purge(Purge { id })), Answer::Done);
-    assert_eq!(b.apply(Op::Purge(Purge { id })), Answer::Gone);
+    assert_eq!(b.apply(Op::Purge(Purge { id })), Answer::Purge(PurgeAnswer::Done));
+    assert_eq!(b.apply(Op::Purge(Purge { id })), Answer::Purge(PurgeAnswer::Gone));
     assert_eq!(b.schedule(&t, KeyPolicy::Create), ScheduleAnswer::Ended(Ended::Dead));
     let old = b.given(&timer(2, 51_000));
     b.settle(old, dead(1));
@@ -459,9 +466,9 @@ fn trimming_goes_by_age_and_by_count() {
     let trim = |before, keep, limit| {
         Op::Trim(Trim { of: Retained::Dead, before: Time::from_ms(before), keep, limit })
     };
-    assert_eq!(b.apply(trim(50_004, 100, 3)), Answer::Trimmed { removed: 3, more: true });
-    assert_eq!(b.apply(trim(50_004, 100, 3)), Answer::Trimmed { removed: 1, more: false });
-    assert_eq!(b.apply(trim(0, 2, 4)), Answer::Trimmed { removed: 4, more: false });
-    assert_eq!(b.apply(trim(0, 2, 0)), Answer::Trimmed { removed: 0, more: false });
+    assert_eq!(b.apply(trim(50_004, 100, 3)), Answer::Trim(TrimAnswer { removed: 3, more: true }));
+    assert_eq!(b.apply(trim(50_004, 100, 3)), Answer::Trim(TrimAnswer { removed: 1, more: false }));
+    assert_eq!(b.apply(trim(0, 2, 4)), Answer::Trim(TrimAnswer { removed: 4, more: false }));
+    assert_eq!(b.apply(trim(0, 2, 0)), Answer::Trim(TrimAnswer { removed: 0, more: false }));
     assert_eq!(b.table.retained_count(Retained::Dead), Ok(2));
 }

@@ -5,12 +5,11 @@ use mtimer_types::Time;
 use super::operation::{Operation, Origin, Properties};
 use super::steps::{end, purged};
 use super::subject::Subject;
-use crate::answer::Answer;
 use crate::place::Retained;
 use crate::table::{Context, Row, Table};
 
 /// Removes the oldest retained timers of one kind: those retained since before `before`, and
-/// the oldest of more than `keep`; at most `limit` of them. Answers [`Answer::Trimmed`].
+/// the oldest of more than `keep`; at most `limit` of them.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Trim {
     /// Which kind.
@@ -23,7 +22,18 @@ pub struct Trim {
     pub limit: u32,
 }
 
+/// To a [`Trim`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TrimAnswer {
+    /// Timers removed.
+    pub removed: u32,
+    /// There are more to trim.
+    pub more: bool,
+}
+
 impl Operation for Trim {
+    type Answer = TrimAnswer;
+
     const IS: Properties = Properties {
         origin: Origin::Owner,
         adds: false,
@@ -43,7 +53,7 @@ impl Operation for Trim {
         }
     }
 
-    fn decide<T: Table>(&self, table: &mut T, ctx: &Context) -> Result<Answer, T::Error> {
+    fn decide<T: Table>(&self, table: &mut T, ctx: &Context) -> Result<TrimAnswer, T::Error> {
         let surplus = table.retained_count(self.of)?.saturating_sub(self.keep);
         // One more than may go, to see whether more could.
         let oldest = table.oldest_retained(self.of, (self.limit as usize).saturating_add(1))?;
@@ -55,6 +65,6 @@ impl Operation for Trim {
         for row in &oldest[..removed] {
             end(table, ctx, row, purged(ctx, row))?;
         }
-        Ok(Answer::Trimmed { removed: removed as u32, more: count > removed })
+        Ok(TrimAnswer { removed: removed as u32, more: count > removed })
     }
 }

@@ -2,10 +2,9 @@
 
 use mtimer_types::{Time, TimerId};
 
-use super::operation::{Operation, Origin, Properties};
+use super::operation::{MoveAnswer, Operation, Origin, Properties};
 use super::steps::file;
 use super::subject::Subject;
-use crate::answer::Answer;
 use crate::place::Retained;
 use crate::table::{At, Context, Table};
 
@@ -19,6 +18,8 @@ pub struct Unpark {
 }
 
 impl Operation for Unpark {
+    type Answer = MoveAnswer;
+
     const IS: Properties = Properties {
         origin: Origin::Owner,
         adds: false,
@@ -35,15 +36,15 @@ impl Operation for Unpark {
         [0, 0]
     }
 
-    fn decide<T: Table>(&self, table: &mut T, ctx: &Context) -> Result<Answer, T::Error> {
-        let Some(row) = table.row(self.id)? else { return Ok(Answer::Gone) };
+    fn decide<T: Table>(&self, table: &mut T, ctx: &Context) -> Result<MoveAnswer, T::Error> {
+        let Some(row) = table.row(self.id)? else { return Ok(MoveAnswer::Gone) };
         match row.at {
             At::Parked => {
                 file(table, ctx, Some(&row), row.record.clone(), self.fire, 0)?;
-                Ok(Answer::Done)
+                Ok(MoveAnswer::Done)
             }
-            At::Pending { .. } => Ok(Answer::Done),
-            At::Taken { .. } | At::Unconfirmed { .. } | At::Dead { .. } => Ok(Answer::Gone),
+            At::Pending { .. } => Ok(MoveAnswer::Done),
+            At::Taken { .. } | At::Unconfirmed { .. } | At::Dead { .. } => Ok(MoveAnswer::Gone),
         }
     }
 }

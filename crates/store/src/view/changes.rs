@@ -2,7 +2,7 @@
 
 use mtimer_types::{Destination, Ended, Key, TimerId};
 
-use crate::answer::{Answer, RequestId};
+use crate::remembered::{RememberedAnswer, RequestId};
 use crate::table::Row;
 
 /// The net effect of a batch. A value that ends as it began is not in it.
@@ -16,8 +16,8 @@ pub struct Changes {
     pub keys: Vec<KeyChange>,
     /// How timers ended, to be remembered from the batch's `now` on for the repeat horizon.
     pub ended: Vec<(TimerId, Ended)>,
-    /// Answers to cancels and reschedules, to be remembered likewise.
-    pub answered: Vec<(RequestId, Answer)>,
+    /// Answers that repeats get, to be remembered likewise.
+    pub answered: Vec<(RequestId, RememberedAnswer)>,
     /// See [`Self::adds`].
     pub(super) adds: bool,
 }

@@ -4,9 +4,9 @@ use std::collections::HashSet;
 
 use mtimer_types::{Destination, Ended, Key, Target, TimerId};
 
-use crate::answer::{Answer, RequestId};
 use crate::ops::{Op, Subject};
 use crate::place::Retained;
+use crate::remembered::{RememberedAnswer, RequestId};
 use crate::table::Row;
 
 /// Something that a decision reads.
@@ -40,7 +40,7 @@ pub enum Fact {
     /// `now`.
     Ended(TimerId, Option<Ended>),
     /// An answer, if it was stored not more than the repeat horizon before the batch's `now`.
-    Answered(RequestId, Option<Answer>),
+    Answered(RequestId, Option<RememberedAnswer>),
     /// Retained timers.
     Retained {
         /// Which kind.

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use mtimer_core::{Call, CallAnswer};
 use mtimer_protocol::Delivery;
 use mtimer_store::conformance::properties;
-use mtimer_store::ops::{Cancel, Reschedule, Schedule, Settle};
+use mtimer_store::ops::{
+    Cancel, MoveAnswer, PurgeAnswer, ReplayAnswer, Reschedule, Schedule, Settle, SettleAnswer, TrimAnswer,
+};
 use mtimer_store::{
     Answer, CancelAnswer, Census, DeadLetter, Health, InFlight, LaneError, ListPage, Listed, Listing, Loaded,
     LoadedTimer, Op, Page, Place, Progress, Record, Refusal, RescheduleAnswer, ScheduleAnswer, Taken,
@@ -173,7 +175,8 @@ impl Content<'_> {
                 _ => Refusal::ReadOnly,
             });
         }
-        let done = if byte & 1 == 0 { Answer::Done } else { Answer::Gone };
+        let is_done = byte & 1 == 0;
+        let moved = if is_done { MoveAnswer::Done } else { MoveAnswer::Gone };
         match op {
             Op::Schedule(Schedule { timer, .. }) => {
                 let other = self.id(program).filter(|id| timer.key.is_some() && *id != timer.id);
@@ -203,10 +206,21 @@ impl Content<'_> {
                     _ => RescheduleAnswer::NotFound,
                 })
             }
-            Op::Settle(Settle { verdict: Verdict::Retry { .. }, .. }) if byte % 4 == 2 => Answer::Died,
-            Op::Replay(_) if byte % 4 == 3 => self.id(program).map_or(done, Answer::KeyTaken),
-            Op::Trim(_) => Answer::Trimmed { removed: u32::from(byte), more: byte & 1 == 1 },
-            Op::Settle(_) | Op::Replay(_) | Op::Purge(_) | Op::Take(_) | Op::Park(_) | Op::Unpark(_) => done,
+            Op::Settle(Settle { verdict, .. }) => Answer::Settle(match verdict {
+                Verdict::Retry { .. } if byte % 4 == 2 => SettleAnswer::Died,
+                _ if is_done => SettleAnswer::Done,
+                _ => SettleAnswer::Gone,
+            }),
+            Op::Replay(_) => Answer::Replay(match self.id(program).filter(|_| byte % 4 == 3) {
+                Some(holder) => ReplayAnswer::KeyTaken(holder),
+                None if is_done => ReplayAnswer::Done,
+                None => ReplayAnswer::Gone,
+            }),
+            Op::Purge(_) => Answer::Purge(if is_done { PurgeAnswer::Done } else { PurgeAnswer::Gone }),
+            Op::Take(_) => Answer::Take(moved),
+            Op::Park(_) => Answer::Park(moved),
+            Op::Unpark(_) => Answer::Unpark(moved),
+            Op::Trim(_) => Answer::Trim(TrimAnswer { removed: u32::from(byte), more: byte & 1 == 1 }),
         }
     }
 

@@ -4,7 +4,9 @@
 use std::collections::{HashMap, HashSet};
 
 use mtimer_protocol::Delivery;
-use mtimer_store::ops::{Purge, Replay, Reschedule, Schedule, Settle};
+use mtimer_store::ops::{
+    Purge, PurgeAnswer, Replay, ReplayAnswer, Reschedule, Schedule, Settle, SettleAnswer,
+};
 use mtimer_store::{Answer, CancelAnswer, Op, RescheduleAnswer, ScheduleAnswer, Verdict};
 use mtimer_types::{Epoch, Mode, Target, Time, TimerId};
 
@@ -45,7 +47,6 @@ impl Ledger {
     /// A batch was answered.
     pub(super) fn applied(&mut self, ops: &[Op], answers: &[Answer]) {
         for (op, answer) in ops.iter().zip(answers) {
-            let is_done = *answer == Answer::Done;
             match op {
                 Op::Schedule(Schedule { timer, .. }) => {
                     let Answer::Schedule(ScheduleAnswer::Scheduled { new, replaced }) = answer else {
@@ -72,13 +73,19 @@ impl Ledger {
                         self.fates.entry(*id).or_default().moved = Some(*due);
                     }
                 }
-                Op::Replay(Replay { id, .. }) if is_done => self.replayed(*id),
-                Op::Settle(Settle { id, verdict, .. }) if is_done => match verdict {
-                    Verdict::Ack | Verdict::LateAck { .. } => self.end(*id, "acknowledged"),
-                    Verdict::Expired => self.end(*id, "expired"),
-                    _ => {}
-                },
-                Op::Purge(Purge { id }) if is_done => self.end(*id, "purged"),
+                Op::Replay(Replay { id, .. }) if *answer == Answer::Replay(ReplayAnswer::Done) => {
+                    self.replayed(*id)
+                }
+                Op::Settle(Settle { id, verdict, .. }) if *answer == Answer::Settle(SettleAnswer::Done) => {
+                    match verdict {
+                        Verdict::Ack | Verdict::LateAck { .. } => self.end(*id, "acknowledged"),
+                        Verdict::Expired => self.end(*id, "expired"),
+                        _ => {}
+                    }
+                }
+                Op::Purge(Purge { id }) if *answer == Answer::Purge(PurgeAnswer::Done) => {
+                    self.end(*id, "purged")
+                }
                 Op::Replay(_) | Op::Settle(_) | Op::Purge(_) => {}
                 Op::Take(_) | Op::Park(_) | Op::Unpark(_) | Op::Trim(_) => {}
             }

@@ -1,7 +1,7 @@
 //! Which timers are loaded and when, which go back, and how a new owner treats the timers that it
 //! reads.
 
-use mtimer_store::ops::Park;
+use mtimer_store::ops::{MoveAnswer, Park};
 use mtimer_store::{Batch, ListPage, Load, Loaded, Op, Page};
 
 use super::*;
@@ -179,9 +179,9 @@ fn what_fires_within_a_second_does_not_go_back() {
 }
 
 /// The store does this with a timer, as if the engine had asked for it.
-fn apply(rig: &Rig, op: Op) {
+fn apply(rig: &Rig, op: Op, expected: Answer) {
     let batch = Batch { now: rig.now().time, claim: None, ops: vec![op] };
-    assert_eq!(rig.lane.apply(batch).now_or_never().unwrap(), Ok(vec![Answer::Done]));
+    assert_eq!(rig.lane.apply(batch).now_or_never().unwrap(), Ok(vec![expected]));
 }
 
 /// An at-most-once timer that is not in memory and is taken in the store.
@@ -192,7 +192,7 @@ fn taken() -> (Rig, TimerId) {
     let id = timer.id;
     rig.schedule(1, timer);
     rig.run(5);
-    apply(&rig, Op::take(id, 0));
+    apply(&rig, Op::take(id, 0), Answer::Take(MoveAnswer::Done));
     (rig, id)
 }
 
@@ -244,7 +244,7 @@ fn a_parked_timer_that_is_found_comes_back_when_there_is_credit() {
     rig.schedule(1, timer);
     rig.run(5);
     // Nobody but the store knows that it is parked.
-    apply(&rig, Op::Park(Park { id, failed: 0 }));
+    apply(&rig, Op::Park(Park { id, failed: 0 }), Answer::Park(MoveAnswer::Done));
     rig.engine.fetch(id);
     rig.turn();
     rig.session(1, SessionEvent::Register { registration: 1, dest: dest("a"), credit: 1 });

@@ -1,5 +1,6 @@
 //! The return from the park: how many timers at once, and how many are left.
 
+use mtimer_store::ops::MoveAnswer;
 use mtimer_store::{ListPage, Page, Record};
 
 use super::park::{asked_pages, page, parked_in_three};
@@ -24,7 +25,7 @@ fn the_next_page_is_asked_for_when_all_of_the_last_one_is_here() {
     let rows = vec![row(1), row(2)];
     page(&mut engine, now, P, CallAnswer::List(ListPage::Parked(Page { rows, next: Some(1) })));
     assert_eq!(asked_pages(&mut engine, now), [], "two are on their way");
-    let answers = vec![Answer::Done, Answer::Refused(Refusal::ReadOnly)];
+    let answers = vec![Answer::Unpark(MoveAnswer::Done), Answer::Refused(Refusal::ReadOnly)];
     page(&mut engine, now, P, CallAnswer::Apply(answers));
     assert_eq!(asked_pages(&mut engine, now), [], "one is still on its way");
 }

@@ -7,10 +7,10 @@ use mtimer_types::{
 };
 use proptest::prelude::*;
 
-use crate::answer::RequestId;
 use crate::ops::{Cancel, Park, Purge, Replay, Reschedule, Schedule, Trim, Unpark};
 use crate::ops::{Op, Verdict};
 use crate::place::Retained;
+use crate::remembered::RequestId;
 
 /// Timers of a case.
 pub(super) const TIMERS: u64 = 8;

@@ -5,8 +5,11 @@ use std::sync::Arc;
 use mtimer_types::{DeadReason, Ended, KeyPolicy, Mode, Target, Timer};
 
 use super::*;
-use crate::answer::{CancelAnswer, RescheduleAnswer, ScheduleAnswer};
-use crate::ops::{Cancel, Park, Purge, Replay, Reschedule, Schedule, Trim, Unpark};
+use crate::ops::{
+    Cancel, CancelAnswer, Park, Purge, Replay, Reschedule, RescheduleAnswer, Schedule, ScheduleAnswer,
+    SettleAnswer, Trim, TrimAnswer, Unpark,
+};
+use crate::remembered::Repeated;
 
 /// A store with its owner.
 struct Bench {
@@ -136,7 +139,7 @@ fn the_end_of_a_timer_that_the_batch_removes_takes_a_third_round() {
     b.turn(&[schedule(&keyed(1))]);
     let decided = b.turn(&[settle(1, Verdict::Ack), cancel(1)]);
     assert_eq!(b.rounds, MAX_ROUNDS);
-    assert_eq!(decided.answers, [Answer::Done, Answer::Cancel(CancelAnswer::NotFound)]);
+    assert_eq!(decided.answers, [Answer::Settle(SettleAnswer::Done), Answer::Cancel(CancelAnswer::NotFound)]);
 }
 
 #[test]
@@ -156,7 +159,7 @@ fn a_timer_scheduled_and_cancelled_leaves_its_outcome_only() {
     let changes = Bench::new().changes(&[schedule(&keyed(1)), cancel(1)]);
     assert_eq!((changes.rows.len(), changes.keys.len()), (0, 0));
     assert_eq!(changes.ended, [(id(1), Ended::Cancelled)]);
-    assert_eq!(changes.answered, [(RequestId(1), Answer::Cancel(CancelAnswer::Cancelled(id(1))))]);
+    assert_eq!(changes.answered, [(RequestId(1), CancelAnswer::Cancelled(id(1)).remember())]);
     assert!(!changes.is_empty());
 }
 
@@ -260,7 +263,7 @@ fn trims_see_what_the_batch_has_dead_lettered_and_removed() {
     }
     b.turn(&[schedule(&plain(5)), schedule(&plain(6))]);
     let decided = b.turn(&[Op::Purge(Purge { id: id(0) }), dead(5), trim(3, 2), dead(6), trim(1, 3)]);
-    let trimmed = |removed, more| Answer::Trimmed { removed, more };
+    let trimmed = |removed, more| Answer::Trim(TrimAnswer { removed, more });
     assert_eq!(decided.answers[2], trimmed(2, false));
     assert_eq!(decided.answers[4], trimmed(3, false));
     assert_eq!(b.remote.listings[0], [id(6)]);

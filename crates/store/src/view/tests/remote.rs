@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use mtimer_types::{Destination, Ended, Key, Time, TimerId};
 
-use crate::answer::{Answer, RequestId};
 use crate::ops::Op;
+use crate::remembered::{RememberedAnswer, RequestId};
 use crate::table::{At, Context, Row};
 use crate::view::{Changes, Decided, Fact, Need, View, first_needs};
 
@@ -15,7 +15,7 @@ pub(super) struct Remote {
     pub(super) rows: HashMap<TimerId, Row>,
     pub(super) keys: HashMap<(Destination, Key), TimerId>,
     pub(super) ended: HashMap<TimerId, (Ended, Time)>,
-    pub(super) answered: HashMap<RequestId, (Answer, Time)>,
+    pub(super) answered: HashMap<RequestId, (RememberedAnswer, Time)>,
     /// By [`listing`], in the order of arrival.
     pub(super) listings: [Vec<TimerId>; 4],
 }
@@ -79,7 +79,7 @@ impl Remote {
             };
         }
         self.ended.extend(changes.ended.iter().map(|(id, how)| (*id, (*how, now))));
-        self.answered.extend(changes.answered.iter().map(|(id, answer)| (*id, (answer.clone(), now))));
+        self.answered.extend(changes.answered.iter().map(|(id, answer)| (*id, (*answer, now))));
     }
 
     /// Decides a batch and writes it; with the number of rounds of reading.
