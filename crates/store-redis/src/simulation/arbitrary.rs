@@ -1,21 +1,12 @@
 //! Random timers, and times that matter to where they are stored.
 
 use mtimer_store::conformance::SeededRandom;
-use mtimer_store::ops::Settle;
-use mtimer_store::{Op, Verdict};
-use mtimer_types::{Destination, Key, Mode, PartitionId, Target, Time, Timer, TimerId};
+use mtimer_types::{Destination, Key, Mode, PartitionId, Time, Timer, TimerId};
 
 pub(super) const PARTITION: PartitionId = PartitionId(2);
 pub(super) const SECOND: u64 = 1_000;
 pub(super) const HOUR: u64 = 3_600 * SECOND;
 pub(super) const DAY: u64 = 24 * HOUR;
-
-pub(super) fn target(r: &mut SeededRandom, timer: &Timer) -> Target {
-    match &timer.key {
-        Some(key) if r.one_in(2) => Target::Key(timer.dest.clone(), key.clone()),
-        _ => Target::Id(timer.id),
-    }
-}
 
 pub(super) fn arbitrary_time(r: &mut SeededRandom, now: Time) -> Time {
     let jitter = r.pick(&[0, 0, 20, 40, 1, 13]);
@@ -41,17 +32,5 @@ pub(super) fn arbitrary_timer(r: &mut SeededRandom, now: Time) -> Timer {
             Destination::new("orders", app).unwrap(),
             due,
         )
-    }
-}
-
-/// Whether it may make a dead letter, or a timer that is listed beside them.
-pub(super) fn makes_dead_letter(op: &Op) -> bool {
-    match op {
-        Op::Settle(Settle { verdict, .. }) => {
-            matches!(verdict, Verdict::Dead { .. } | Verdict::Retry { .. } | Verdict::Unconfirmed)
-        }
-        Op::Cancel(_) => true,
-        Op::Schedule(_) | Op::Reschedule(_) | Op::Take(_) | Op::Park(_) | Op::Unpark(_) => false,
-        Op::Replay(_) | Op::Purge(_) | Op::Trim(_) => false,
     }
 }

@@ -9,7 +9,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mtimer_store::conformance::arbitrary::target;
 use mtimer_store::conformance::model::Model;
+use mtimer_store::conformance::properties::may_retain;
 use mtimer_store::conformance::{SeededRandom, properties};
 use mtimer_store::ops::{Cancel, Purge, Settle, SettleAnswer};
 use mtimer_store::{
@@ -21,7 +23,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::arbitrary::{DAY, HOUR, PARTITION, SECOND, arbitrary_timer, makes_dead_letter, target};
+use super::arbitrary::{DAY, HOUR, PARTITION, SECOND, arbitrary_timer};
 use super::server::{Simulated, faults_by_kind};
 use crate::keyspace::secret::Secret;
 use crate::partition::acquire::{Shared, acquire};
@@ -209,7 +211,7 @@ impl Run {
         for _ in 0..1 + self.random.below(6) {
             let op = self.op(window);
             // Of those that die at the same time nobody knows which is the oldest.
-            if !(makes_dead_letter(&op) && ops.iter().any(makes_dead_letter)) {
+            if !(may_retain(&op) && ops.iter().any(may_retain)) {
                 ops.push(op);
             }
         }

@@ -6,10 +6,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use mtimer_store::conformance::mix;
+use mtimer_store::conformance::trials::Props;
 use mtimer_store::ops::Schedule;
 use mtimer_store::{
     Acquire, AcquireError, Acquired, Answer, Batch, Lane, LaneError, LaneFuture, Load, LoadedTimer, Op,
-    Store, Verdict,
+    RequestId, Store, Verdict,
 };
 use mtimer_store_redis::{RedisOptions, RedisStore};
 use mtimer_types::{Destination, Key, KeyPolicy, Nonce, PartitionId, Term, Time, Timer, TimerId};
@@ -46,6 +47,27 @@ pub fn schedule(timer: &Timer) -> Op {
 
 pub fn ack(id: TimerId) -> Op {
     Op::settle(id, Verdict::Ack)
+}
+
+/// What trials of operations take.
+pub struct Stock;
+
+impl Props for Stock {
+    fn now(&self) -> Time {
+        now()
+    }
+
+    fn timer(&self, due: Time) -> Timer {
+        timer(due, 5)
+    }
+
+    fn key(&self) -> Key {
+        Key::new(&format!("trial-{}", unique())).unwrap()
+    }
+
+    fn request(&self) -> RequestId {
+        RequestId(unique())
+    }
 }
 
 pub struct Owner {

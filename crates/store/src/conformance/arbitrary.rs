@@ -1,41 +1,66 @@
-//! The elements of random sequences: times that meet, timers, kinds of operations.
+//! The elements of random sequences: kinds of operations, and in this suite's own also times that
+//! meet, and timers.
+//!
+//! Every suite of random operations takes them from here: a new operation is added to [`Kind`].
+
+use std::sync::Arc;
 
 use mtimer_types::{DeadReason, Destination, Headers, Key, KeyPolicy, Mode, Target, Time, Timer, TimerId};
 
 use super::kit::Kit;
-use super::pair::schedule_with;
 use super::seeded::SeededRandom;
-use super::values::{DAY, HOUR, MINUTE, SECOND, unique};
-use crate::ops::{Cancel, Park, Purge, Replay, Reschedule, Schedule, Trim, Unpark};
-use crate::{Op, RequestId, Retained, Verdict};
+use super::values::{DAY, HOUR, MINUTE, SECOND};
+use crate::ops::{Cancel, Park, Purge, Replay, Reschedule, Schedule, Settle, Take, Trim, Unpark};
+use crate::{Op, Place, RequestId, Retained, Verdict};
 
 /// The clock moves in steps of so many ms.
 pub(super) const TICK: u64 = 20;
+
 /// The kind of an operation in a random sequence.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Kind {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A schedule of the timer, by any policy.
     Schedule,
+    /// A schedule of the same id with other content.
     ScheduleOther,
+    /// A cancel, by id or key.
     Cancel,
+    /// A reschedule, by id or key.
     Reschedule,
-    /// A cancel or reschedule of before once more.
+    /// A request of before once more: the suite keeps those that can be repeated
+    /// ([`is_repeated`]). A take, for want of one.
     Again,
+    /// A take, with or without the timer.
     Take,
+    /// An acknowledgement.
     Ack,
+    /// An acknowledgement of a timer in memory.
+    AckLoaded,
+    /// An acknowledgement of any attempt.
     LateAck,
+    /// A failed attempt.
     Retry,
+    /// The end of all attempts.
     Dead,
+    /// A missed deadline.
     Expired,
+    /// The loss of who would have settled it.
     Unconfirmed,
+    /// A park.
     Park,
+    /// The way back.
     Unpark,
+    /// A replay.
     Replay,
+    /// A purge.
     Purge,
+    /// A trim of either kind.
     Trim,
 }
 
 impl Kind {
-    pub(super) const ALL: &[Self] = &[
+    /// All kinds.
+    pub const ALL: &[Self] = &[
         Self::Schedule,
         Self::ScheduleOther,
         Self::Cancel,
@@ -43,6 +68,7 @@ impl Kind {
         Self::Again,
         Self::Take,
         Self::Ack,
+        Self::AckLoaded,
         Self::LateAck,
         Self::Retry,
         Self::Dead,
@@ -54,22 +80,50 @@ impl Kind {
         Self::Purge,
         Self::Trim,
     ];
-    pub(super) const OF_PENDING: &[Self] = &[
-        Self::Take,
-        Self::Take,
-        Self::Retry,
-        Self::Retry,
-        Self::Park,
-        Self::Reschedule,
-        Self::Reschedule,
-        Self::Cancel,
-        Self::Dead,
-        Self::LateAck,
-        Self::Ack,
-    ];
+
+    /// Returns any kind; mostly one that makes sense for a timer at that place, so that sequences
+    /// get somewhere.
+    pub fn any(r: &mut SeededRandom, place: Option<Place>) -> Self {
+        use Kind::*;
+        let kinds = match place {
+            _ if r.one_in(3) => Self::ALL,
+            None => &[Schedule, Schedule, Schedule, Cancel, Again],
+            Some(Place::Pending { .. }) => &[
+                Take, Take, Retry, Retry, Park, Reschedule, Reschedule, Cancel, Dead, LateAck, Ack,
+                AckLoaded, AckLoaded,
+            ],
+            Some(Place::Parked) => &[Unpark, Unpark, Take, Reschedule, Cancel, Dead],
+            Some(Place::Taken { unconfirmed: false, .. }) => {
+                &[Unconfirmed, Unconfirmed, Dead, LateAck, Park, Take]
+            }
+            Some(Place::Taken { .. } | Place::Dead) => &[Replay, Replay, Schedule, Trim, LateAck, Purge],
+        };
+        r.pick(kinds)
+    }
 }
 
-pub(super) fn target(r: &mut SeededRandom, timer: &Timer) -> Target {
+/// What a suite knows of a timer, and brings along for an operation on it.
+#[derive(Clone, Debug)]
+pub struct Around {
+    /// The timer.
+    pub timer: Timer,
+    /// The timer as its owner has it in memory, if its record has nothing more to keep.
+    pub known: Option<Arc<Timer>>,
+    /// The time of the batch.
+    pub now: Time,
+    /// Another time to fire.
+    pub fire: Time,
+    /// The number of the request, if it is one.
+    pub request: RequestId,
+}
+
+/// Whether a repeat of the operation gets the answer of the first time by its number.
+pub fn is_repeated(op: &Op) -> bool {
+    matches!(op.subject(), crate::ops::Subject::Named { .. })
+}
+
+/// Names a timer by its id or, if it has one, by its key.
+pub fn target(r: &mut SeededRandom, timer: &Timer) -> Target {
     match &timer.key {
         Some(key) if r.one_in(2) => Target::Key(timer.dest.clone(), key.clone()),
         _ => Target::Id(timer.id),
@@ -102,11 +156,10 @@ pub(super) fn arbitrary_timer(r: &mut SeededRandom, kit: &Kit, dests: &[Destinat
     Timer { id, dest, key, due, mode, deadline, payload, headers, ..kit.timer(due) }
 }
 
-/// An operation of a kind around a timer; of [`Kind::Again`], for want of one that was asked
-/// before, a take.
-pub(super) fn arbitrary_op(kind: Kind, timer: Timer, now: Time, r: &mut SeededRandom) -> Op {
+/// Returns an operation of a kind.
+pub fn arbitrary_op(kind: Kind, around: Around, r: &mut SeededRandom) -> Op {
+    let Around { timer, known, now, fire, request } = around;
     let id = timer.id;
-    let fire = arbitrary_time(r, now);
     let settle = |verdict| Op::settle(id, verdict);
     match kind {
         Kind::Schedule => {
@@ -115,20 +168,23 @@ pub(super) fn arbitrary_op(kind: Kind, timer: Timer, now: Time, r: &mut SeededRa
         }
         Kind::ScheduleOther => {
             let other = Timer { callback_timeout_ms: Some(1_234), ..timer };
-            schedule_with(&other, KeyPolicy::Create)
+            Schedule::new(other.into(), KeyPolicy::Create).into()
         }
         Kind::Cancel => {
             let target = target(r, &timer);
             // Mostly the current attempt, sometimes an earlier or a later one.
             let sent_attempt = r.one_in(4).then(|| r.pick(&[1, 1, 2, 4]));
-            Cancel { target, sent_attempt, request: RequestId(unique()) }.into()
+            Cancel { target, sent_attempt, request }.into()
         }
         Kind::Reschedule => {
             let (target, is_begun) = (target(r, &timer), r.one_in(8));
-            Reschedule { target, due: fire, is_begun, request: RequestId(unique()) }.into()
+            Reschedule { target, due: fire, is_begun, request }.into()
         }
-        Kind::Again | Kind::Take => Op::take(id, r.below(3) as u32),
+        Kind::Again | Kind::Take => {
+            Take { id, failed: r.below(3) as u32, timer: known.filter(|_| r.one_in(2)) }.into()
+        }
         Kind::Ack => settle(Verdict::Ack),
+        Kind::AckLoaded => Settle { id, verdict: Verdict::Ack, timer: known }.into(),
         Kind::LateAck => settle(Verdict::LateAck { attempt: r.below(4) as u32 }),
         Kind::Retry => settle(Verdict::Retry {
             fire,
@@ -168,7 +224,9 @@ mod tests {
     #[test]
     fn the_kinds_have_every_operation() {
         let (now, mut random) = (Time::from_ms(50_000), SeededRandom::new(1));
-        let op = |kind: &Kind| arbitrary_op(*kind, plain_timer(now, now, PartitionId(0)), now, &mut random);
+        let timer = plain_timer(now, now, PartitionId(0));
+        let around = Around { timer, known: None, now, fire: now, request: RequestId(1) };
+        let op = |kind: &Kind| arbitrary_op(*kind, around.clone(), &mut random);
         let ops: Vec<Op> = Kind::ALL.iter().map(op).collect();
         assert_all_occur(&ops);
     }

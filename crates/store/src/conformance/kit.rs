@@ -8,8 +8,9 @@ use mtimer_types::{Destination, Epoch, Key, Mode, Nonce, PartitionId, Term, Time
 
 use super::harness::{Fault, Harness, Site, Unsupported};
 use super::owner::Owner;
+use super::trials::Props;
 use super::values::{YEAR, dest, plain_timer, unique};
-use crate::{Acquire, AcquireError, OwnerRecord, Store};
+use crate::{Acquire, AcquireError, OwnerRecord, RequestId, Store};
 
 /// Partitions of a site, unless a test asks for another number.
 const PARTITIONS: u16 = 4;
@@ -153,6 +154,24 @@ impl Kit {
 
     pub(super) fn key(&self, name: &str) -> Key {
         self.key_of(name, &dest())
+    }
+}
+
+impl Props for Kit {
+    fn now(&self) -> Time {
+        self.now
+    }
+
+    fn timer(&self, due: Time) -> Timer {
+        self.timer(due)
+    }
+
+    fn key(&self) -> Key {
+        self.key(&format!("trial-{}-", unique()))
+    }
+
+    fn request(&self) -> RequestId {
+        RequestId(unique())
     }
 }
 

@@ -361,6 +361,7 @@ macro_rules! conformance_list {
                 while_the_store_is_away_nothing_is_answered,
             }
             matrix {
+                every_kind_of_operation,
                 schedule_the_same,
                 schedule_other_content,
                 schedule_into_its_key,
@@ -395,18 +396,4 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 
 pub(super) fn find(name: &str) -> Option<TestFn> {
     TESTS.iter().find(|(known, _)| *known == name).map(|(_, test)| *test)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Op;
-
-    #[test]
-    fn each_operation_on_one_timer_has_a_case_in_the_matrix() {
-        for (operation, _) in Op::ALL.iter().filter(|(name, _)| *name != "Trim") {
-            let test = format!("matrix::{}", operation.to_lowercase());
-            assert!(names().any(|name| name.starts_with(&test)), "no test begins with {test}");
-        }
-    }
 }

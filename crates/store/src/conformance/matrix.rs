@@ -1,14 +1,16 @@
 //! Every operation on a timer in every place, against the reference: the answer, the answer to a
 //! repeat, and everything that can be seen afterwards.
 //!
-//! Each test goes through all [`SPOTS`] with a few forms of one operation. A spot is reached the
+//! Each test goes through all [`SPOTS`] with a few forms of one operation, one with some of each. A spot is reached the
 //! way an owner gets there, over two epochs, so that *earlier* and *this* epoch, *covered* and
 //! *fresh* are all met.
 
 use mtimer_types::{DeadReason, KeyPolicy, Target, Time, Timer, TimerId};
 
+use super::arbitrary::{Around, Kind, arbitrary_op, arbitrary_time};
 use super::kit::Kit;
 use super::pair::{Pair, schedule_with};
+use super::seeded::SeededRandom;
 use super::values::{DAY, HOUR, MINUTE, SECOND, YEAR, dead_verdict, unique};
 use crate::ops::{Cancel, Park, Purge, Replay, Reschedule, Unpark};
 use crate::{Op, RequestId, Verdict};
@@ -226,6 +228,23 @@ async fn on_every_spot(kit: Kit, forms: &[Form<'_>]) {
             .unwrap_or_else(|e| panic!("a timer in spot {spot:?}, form {n} of the operation, repeated: {e}"));
     }
     pair.check_all().await.unwrap();
+}
+
+/// Every operation that names one timer, in forms taken at random.
+pub(super) async fn every_kind_of_operation(kit: Kit) {
+    let form = |kind: Kind| {
+        move |timer: &Timer, now: Time| {
+            let mut r = SeededRandom::new(unique());
+            let fire = arbitrary_time(&mut r, now);
+            let (timer, request) = (timer.clone(), RequestId(unique()));
+            arbitrary_op(kind, Around { timer, known: None, now, fire, request }, &mut r)
+        }
+    };
+    // A trim names none, and which requests come again is up to a sequence.
+    let kinds = Kind::ALL.iter().filter(|kind| !matches!(kind, Kind::Trim | Kind::Again));
+    let forms: Vec<_> = kinds.flat_map(|kind| [(); 3].map(|()| form(*kind))).collect();
+    let forms: Vec<Form<'_>> = forms.iter().map(|form| form as Form<'_>).collect();
+    on_every_spot(kit, &forms).await;
 }
 
 pub(super) async fn schedule_the_same(kit: Kit) {

@@ -22,7 +22,7 @@
 #![expect(clippy::disallowed_methods, reason = "suites run on real stores, in real time")]
 #![allow(clippy::unwrap_used, reason = "this is a test suite: it is meant to panic")]
 
-mod arbitrary;
+pub mod arbitrary;
 mod claims;
 mod content;
 mod dead;
@@ -51,6 +51,7 @@ mod reschedule;
 mod retries;
 mod seeded;
 mod steps;
+pub mod trials;
 mod values;
 
 use std::panic::AssertUnwindSafe;

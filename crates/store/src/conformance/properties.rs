@@ -1,7 +1,7 @@
 //! The properties of each operation, stated once more: suites and simulations compare a store's
 //! behaviour with this, not with the operations' own statements.
 
-use crate::ops::Op;
+use crate::ops::{Op, Settle, Verdict};
 
 /// Whether the operation can make the store hold more than before, so that a full store refuses it.
 pub const fn adds(op: &Op) -> bool {
@@ -26,6 +26,19 @@ pub const fn is_of_client(op: &Op) -> bool {
     match op {
         Op::Schedule(_) | Op::Reschedule(_) | Op::Cancel(_) | Op::Replay(_) | Op::Purge(_) => true,
         Op::Take(_) | Op::Settle(_) | Op::Park(_) | Op::Unpark(_) | Op::Trim(_) => false,
+    }
+}
+
+/// Whether the operation may make a timer one that is retained: a dead letter, or unconfirmed.
+pub const fn may_retain(op: &Op) -> bool {
+    match op {
+        Op::Settle(Settle { verdict, .. }) => match verdict {
+            Verdict::Dead { .. } | Verdict::Retry { .. } | Verdict::Unconfirmed => true,
+            Verdict::Ack | Verdict::LateAck { .. } | Verdict::Expired => false,
+        },
+        Op::Cancel(_) => true,
+        Op::Schedule(_) | Op::Reschedule(_) | Op::Take(_) | Op::Park(_) | Op::Unpark(_) => false,
+        Op::Replay(_) | Op::Purge(_) | Op::Trim(_) => false,
     }
 }
 

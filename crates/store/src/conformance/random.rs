@@ -12,14 +12,16 @@ use std::panic::AssertUnwindSafe;
 use futures_util::FutureExt;
 use mtimer_types::{Destination, Time, Timer};
 
-use super::arbitrary::{Kind, TICK, arbitrary_op, arbitrary_timer, target};
+use super::arbitrary::{
+    Around, Kind, TICK, arbitrary_op, arbitrary_time, arbitrary_timer, is_repeated, target,
+};
 use super::harness::{Fault, Harness};
 use super::kit::{Kit, panic_text};
 use super::pair::{Check, Pair};
+use super::properties::may_retain;
 use super::seeded::{SeededRandom, mix};
-use super::values::{DAY, HOUR, MINUTE, SECOND, dest, other_dest};
-use crate::ops::Settle;
-use crate::{InFlight, LaneError, Load, Op, Place, Verdict};
+use super::values::{DAY, HOUR, MINUTE, SECOND, dest, other_dest, unique};
+use crate::{InFlight, LaneError, Load, Op, RequestId};
 
 /// Cases when the environment does not say otherwise: a few seconds on every store.
 const CASES: u64 = 24;
@@ -88,7 +90,7 @@ fn steps(seed: u64) -> Vec<Step> {
 struct Case {
     pair: Pair,
     slots: Vec<Timer>,
-    /// Cancels and reschedules so far, to be repeated.
+    /// Requests so far that can be repeated.
     asked: Vec<Op>,
     /// Whether faults strike bursts and loads.
     faulty: bool,
@@ -114,7 +116,7 @@ impl Case {
             let op = self.op(*choice);
             // Of those that die or become unconfirmed at the same time nobody knows which is the
             // oldest.
-            if !(makes_dead_letter(&op) && ops.iter().any(makes_dead_letter)) {
+            if !(may_retain(&op) && ops.iter().any(may_retain)) {
                 ops.push(op);
             }
         }
@@ -124,33 +126,20 @@ impl Case {
     fn op(&mut self, choice: Choice) -> Op {
         let mut r = SeededRandom::new(choice.seed);
         let timer = self.slot(choice, &mut r).clone();
-        // Mostly operations that make sense where the timer is (so that sequences get somewhere),
-        // and anything at any time.
-        let kinds = match self.pair.model.timers.get(&timer.id).map(|e| e.place) {
-            _ if r.one_in(3) => Kind::ALL,
-            None => &[Kind::Schedule, Kind::Schedule, Kind::Schedule, Kind::Cancel, Kind::Again],
-            Some(Place::Pending { .. }) => Kind::OF_PENDING,
-            Some(Place::Parked) => {
-                &[Kind::Unpark, Kind::Unpark, Kind::Take, Kind::Reschedule, Kind::Cancel, Kind::Dead]
-            }
-            Some(Place::Taken { unconfirmed: false, .. }) => {
-                &[Kind::Unconfirmed, Kind::Unconfirmed, Kind::Dead, Kind::LateAck, Kind::Park, Kind::Take]
-            }
-            Some(Place::Taken { .. } | Place::Dead) => {
-                &[Kind::Replay, Kind::Replay, Kind::Schedule, Kind::Trim, Kind::LateAck, Kind::Purge]
-            }
-        };
-        let kind = r.pick(kinds);
-        self.op_of(kind, timer, &mut r)
-    }
-
-    fn op_of(&mut self, kind: Kind, timer: Timer, r: &mut SeededRandom) -> Op {
-        if matches!(kind, Kind::Again) && !self.asked.is_empty() {
-            let n = r.below(self.asked.len() as u64) as usize;
-            return self.asked[n].clone();
+        let entry = self.pair.model.timers.get(&timer.id);
+        let kind = Kind::any(&mut r, entry.map(|entry| entry.place));
+        if kind == Kind::Again && !self.asked.is_empty() {
+            return self.asked[r.index(self.asked.len())].clone();
         }
-        let op = arbitrary_op(kind, timer, self.pair.kit.now, r);
-        if matches!(kind, Kind::Cancel | Kind::Reschedule) {
+        // Nobody can tell whether an acknowledgement that is written blind was applied, if its
+        // answer is lost.
+        let record = entry.filter(|_| !self.faulty).map(|entry| entry.record());
+        let known = record.filter(|record| record.accepted.is_none()).map(|record| record.timer);
+        let now = self.pair.kit.now;
+        let fire = arbitrary_time(&mut r, now);
+        let around = Around { timer, known, now, fire, request: RequestId(unique()) };
+        let op = arbitrary_op(kind, around, &mut r);
+        if is_repeated(&op) {
             self.asked.push(op.clone());
         }
         op
@@ -260,17 +249,6 @@ impl Case {
         self.log.push("restart".into());
         let pair = self.pair.restart().await?;
         Ok(Self { pair, ..self })
-    }
-}
-
-fn makes_dead_letter(op: &Op) -> bool {
-    let buries =
-        |v: &Verdict| matches!(v, Verdict::Dead { .. } | Verdict::Retry { .. } | Verdict::Unconfirmed);
-    match op {
-        Op::Settle(Settle { verdict, .. }) => buries(verdict),
-        Op::Cancel(_) => true,
-        Op::Schedule(_) | Op::Reschedule(_) | Op::Take(_) | Op::Park(_) | Op::Unpark(_) => false,
-        Op::Replay(_) | Op::Purge(_) | Op::Trim(_) => false,
     }
 }
 

@@ -13,6 +13,9 @@ use crate::{Answer, CancelAnswer, Op, RequestId, RescheduleAnswer, Retained, Sch
 
 const MINUTE: u64 = 60_000;
 
+/// The name of the trial whose timer is not there.
+pub const CANCEL_NOTHING: &str = "cancel nothing";
+
 /// One operation on timers of its own.
 #[derive(Clone, Debug)]
 pub struct Trial {
@@ -131,7 +134,7 @@ fn requests(props: &impl Props) -> Vec<Trial> {
         cancel("cancel", &[&a], Target::Id(a.id), None, CancelAnswer::Cancelled(a.id)),
         cancel("cancel by key", &[&b], by_key(&b), None, CancelAnswer::Cancelled(b.id)),
         cancel("cancel in flight", &[&c], Target::Id(c.id), Some(1), CancelAnswer::TooLate(c.id)),
-        cancel("cancel nothing", &[], Target::Id(unknown), None, CancelAnswer::NotFound),
+        cancel(CANCEL_NOTHING, &[], Target::Id(unknown), None, CancelAnswer::NotFound),
         reschedule("reschedule", &d, Target::Id(d.id)),
         reschedule("reschedule by key", &e, by_key(&e)),
     ]
@@ -200,12 +203,7 @@ fn moves(props: &impl Props) -> Vec<Trial> {
             op: unpark.into(),
             answer: Answer::Unpark(done),
         },
-        Trial {
-            name: "take",
-            before: vec![schedule(&c)],
-            op: Op::take(c.id, 0),
-            answer: Answer::Take(done),
-        },
+        Trial { name: "take", before: vec![schedule(&c)], op: Op::take(c.id, 0), answer: Answer::Take(done) },
         Trial {
             name: "take one in memory",
             before: vec![schedule(&d)],

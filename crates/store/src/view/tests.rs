@@ -16,10 +16,9 @@ use self::cases::{REQUESTS, TIMERS, Turn, any_op, any_turns, dest, id, key, next
 use self::remote::{Remote, listing};
 use super::*;
 use crate::conformance::model::Model;
-use crate::conformance::properties::assert_all_occur;
+use crate::conformance::properties::{assert_all_occur, may_retain};
 use crate::listing::{ListPage, Listed, Listing};
 use crate::memory::MemoryTable;
-use crate::ops::Settle;
 use crate::ops::Verdict;
 use crate::place::Place;
 use crate::record::Record;
@@ -153,14 +152,6 @@ fn assert_same_as_model(remote: &Remote, model: &Model) {
 /// Of those that are retained since the same time the model takes another one for the oldest: one a
 /// batch.
 fn without_ties(turns: &[Turn]) -> Vec<Turn> {
-    let may_retain = |op: &Op| match op {
-        Op::Settle(Settle { verdict, .. }) => {
-            matches!(verdict, Verdict::Dead { .. } | Verdict::Retry { .. } | Verdict::Unconfirmed)
-        }
-        Op::Cancel(_) => true,
-        Op::Schedule(_) | Op::Reschedule(_) | Op::Take(_) | Op::Park(_) | Op::Unpark(_) => false,
-        Op::Replay(_) | Op::Purge(_) | Op::Trim(_) => false,
-    };
     let mut turns = turns.to_vec();
     for ops in turns.iter_mut().flat_map(|turn| &mut turn.batches) {
         let mut seen = false;

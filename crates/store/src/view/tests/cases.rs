@@ -1,21 +1,18 @@
 //! Random turns of an owner, over few timers and keys, so that they meet.
 
-use std::sync::Arc;
-
-use mtimer_types::{
-    DeadReason, Destination, Epoch, Key, KeyPolicy, Mode, PartitionId, Target, Time, Timer, TimerId,
-};
+use mtimer_types::{Destination, Epoch, Key, Mode, PartitionId, Time, Timer, TimerId};
 use proptest::prelude::*;
 
-use crate::ops::{Cancel, Park, Purge, Replay, Reschedule, Schedule, Trim, Unpark};
-use crate::ops::{Op, Verdict};
-use crate::place::Retained;
+use crate::conformance::SeededRandom;
+use crate::conformance::arbitrary::{Around, Kind, arbitrary_op};
+use crate::ops::Op;
 use crate::remembered::RequestId;
 
 /// Timers of a case.
 pub(super) const TIMERS: u64 = 8;
-/// Requests of a case: even ones cancel, odd ones reschedule.
-pub(super) const REQUESTS: u64 = 12;
+const REQUESTS_OF_A_KIND: u64 = 6;
+/// Requests of a case.
+pub(super) const REQUESTS: u64 = REQUESTS_OF_A_KIND * Kind::ALL.len() as u64;
 
 /// The actions of an owner on one view.
 #[derive(Clone, Debug)]
@@ -58,73 +55,20 @@ fn any_time() -> impl Strategy<Value = Time> {
     prop_oneof![Just(2_000), Just(60_000), Just(70_000), 50_000u64..90_000].prop_map(Time::from_ms)
 }
 
-fn any_target() -> impl Strategy<Value = Target> {
-    prop_oneof![
-        (0..TIMERS).prop_map(|n| Target::Id(id(n))),
-        (0..TIMERS, 0..2u64).prop_map(|(n, k)| Target::Key(dest(n), key(k))),
-    ]
-}
-
-fn any_schedule() -> impl Strategy<Value = Op> {
-    let policy = prop_oneof![Just(KeyPolicy::Create), Just(KeyPolicy::Keep), Just(KeyPolicy::Replace)];
-    (0..TIMERS, prop::bool::weighted(0.2), policy)
-        .prop_map(|(n, other, policy)| Op::Schedule(Schedule::new(Arc::new(timer(n, other)), policy)))
-}
-
-fn any_request() -> impl Strategy<Value = Op> {
-    let cancel =
-        (any_target(), prop::option::of(1..3u32), 0..REQUESTS / 2).prop_map(|(target, sent_attempt, n)| {
-            Op::Cancel(Cancel { target, sent_attempt, request: RequestId(2 * n) })
-        });
-    let reschedule = (any_target(), any_time(), prop::bool::weighted(0.1), 0..REQUESTS / 2).prop_map(
-        |(target, due, is_begun, n)| {
-            let request = RequestId(2 * n + 1);
-            Op::Reschedule(Reschedule { target, due, is_begun, request })
-        },
-    );
-    prop_oneof![2 => cancel, 1 => reschedule]
-}
-
-fn any_verdict() -> impl Strategy<Value = Verdict> {
-    prop_oneof![
-        Just(Verdict::Ack),
-        (0..4u32).prop_map(|attempt| Verdict::LateAck { attempt }),
-        (any_time(), 1..3u8, 1..4u32).prop_map(|(fire, tier, failed)| Verdict::Retry {
-            fire,
-            tier,
-            failed,
-            error: "no".into()
-        }),
-        (0..4u32).prop_map(|failed| Verdict::Dead {
-            reason: DeadReason::Failed,
-            failed,
-            error: "never".into()
-        }),
-        Just(Verdict::Expired),
-        Just(Verdict::Unconfirmed),
-    ]
-}
-
-fn any_move() -> impl Strategy<Value = Op> {
-    let of = prop_oneof![Just(Retained::Dead), Just(Retained::Unconfirmed)];
-    let trim = (of, any_time(), 0..4u64, 0..4u32)
-        .prop_map(|(of, before, keep, limit)| Op::Trim(Trim { of, before, keep, limit }));
-    let one = (0..TIMERS, any_time(), 0..3u32, 0..6).prop_map(|(n, fire, failed, kind)| {
-        let id = id(n);
-        match kind {
-            0 => Op::Park(Park { id, failed }),
-            1 => Op::Unpark(Unpark { id, fire }),
-            2 => Op::Replay(Replay { id, fire }),
-            3 => Op::Purge(Purge { id }),
-            _ => Op::take(id, failed),
-        }
-    });
-    prop_oneof![1 => trim, 6 => one]
-}
-
+/// An operation on one of the timers. Requests of one kind meet by their numbers.
 pub(super) fn any_op() -> impl Strategy<Value = Op> {
-    let settle = (0..TIMERS, any_verdict()).prop_map(|(n, verdict)| Op::settle(id(n), verdict));
-    prop_oneof![4 => any_schedule(), 3 => any_request(), 4 => settle, 4 => any_move()]
+    let timer = (0..TIMERS, prop::bool::weighted(0.2)).prop_map(|(n, other)| timer(n, other));
+    (timer, any_time(), prop::sample::select(Kind::ALL), any::<u64>()).prop_map(
+        |(timer, fire, kind, seed)| {
+            let mut r = SeededRandom::new(seed);
+            let request = RequestId(kind as u64 * REQUESTS_OF_A_KIND + r.below(REQUESTS_OF_A_KIND));
+            arbitrary_op(
+                kind,
+                Around { timer, known: None, now: Time::from_ms(90_000), fire, request },
+                &mut r,
+            )
+        },
+    )
 }
 
 /// Turns; `jumps`: with pauses after which outcomes are forgotten.
