@@ -176,7 +176,7 @@ impl Traces {
             Some(Verdict::Ack | Verdict::LateAck { .. }) => (DeliveryOutcome::Acknowledged, "".into()),
             Some(Verdict::Retry { error, .. }) => (DeliveryOutcome::Retry, error),
             Some(Verdict::Dead { error, .. }) => (DeliveryOutcome::Dead, error),
-            Some(Verdict::Expired) => (DeliveryOutcome::Expired, "".into()),
+            Some(Verdict::Expired { .. }) => (DeliveryOutcome::Expired, "".into()),
             Some(Verdict::Unconfirmed) => (DeliveryOutcome::Unconfirmed, "".into()),
             None => (DeliveryOutcome::Unknown, "".into()),
         };
@@ -353,7 +353,7 @@ mod tests {
         traces.settled(all[0].id, Some(Verdict::Ack), at(600));
         traces.settled(all[0].id, Some(Verdict::Ack), at(600));
         assert_eq!(outcomes(), [DeliveryOutcome::Acknowledged]);
-        traces.settled(TimerId::from_u128(77), Some(Verdict::Expired), at(600));
+        traces.settled(TimerId::from_u128(77), Some(Verdict::Expired { next: at(600) }), at(600));
         assert_eq!(outcomes(), []);
         traces.settled(all[1].id, None, at(600));
         traces.sent(S, 1, &[delivery(2, 3, own())], at(700));

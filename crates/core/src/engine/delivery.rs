@@ -68,7 +68,7 @@ impl Engine {
             }
             Clearance::Hold => self.set_state(id, EntryState::Held),
             Clearance::AwaitClaim => self.await_claim(id),
-            Clearance::Expire => self.settle(id, None, Verdict::Expired, None),
+            Clearance::Expire => self.settle(id, None, Verdict::Expired { next: now.time }, None),
             Clearance::Stop => self.dead_letter_stopped(id),
             Clearance::Park => self.park(id),
         }
@@ -103,7 +103,7 @@ impl Engine {
                 continue;
             }
             while let Some(id) = self.roster.dest_mut(dest).ready.pop_missed(now.time) {
-                self.not_offered(id, self.clearance(now, id, Stage::Offered));
+                self.not_offered(now, id, self.clearance(now, id, Stage::Offered));
             }
             let partitions = &self.partitions;
             self.roster.dest_mut(dest).ready.compact(|id| {
@@ -162,16 +162,16 @@ impl Engine {
             self.roster.dest_mut(dest).ready.leave(id, deadline);
             match answer {
                 Clearance::Send => return Some(id),
-                other => self.not_offered(id, other),
+                other => self.not_offered(now, id, other),
             }
         }
     }
 
     /// A timer that was ready, and has left its destination's queue, is not sent.
-    fn not_offered(&mut self, id: TimerId, clearance: Clearance) {
+    fn not_offered(&mut self, now: Now, id: TimerId, clearance: Clearance) {
         match clearance {
             Clearance::Hold => self.set_state(id, EntryState::Held),
-            Clearance::Expire => self.settle(id, None, Verdict::Expired, None),
+            Clearance::Expire => self.settle(id, None, Verdict::Expired { next: now.time }, None),
             Clearance::Send | Clearance::AwaitClaim | Clearance::Stop | Clearance::Park => {
                 self.await_claim(id);
             }
@@ -256,7 +256,7 @@ impl Engine {
         self.set_state(id, EntryState::Due);
         match clearance {
             Clearance::Hold => self.set_state(id, EntryState::Held),
-            Clearance::Expire => self.settle(id, None, Verdict::Expired, None),
+            Clearance::Expire => self.settle(id, None, Verdict::Expired { next: now.time }, None),
             Clearance::Send | Clearance::AwaitClaim | Clearance::Stop | Clearance::Park => self.park(id),
         }
     }

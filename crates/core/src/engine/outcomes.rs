@@ -31,7 +31,7 @@ impl Engine {
             match verdict {
                 Verdict::Ack | Verdict::LateAck { .. } => dest.succeed(),
                 Verdict::Dead { reason: DeadReason::Stopped, .. }
-                | Verdict::Expired
+                | Verdict::Expired { .. }
                 | Verdict::Unconfirmed => {}
                 Verdict::Retry { .. } | Verdict::Dead { .. } => dest.fail(),
             }
@@ -56,7 +56,7 @@ impl Engine {
                 Counter::Retried
             }
             Verdict::Dead { .. } => return,
-            Verdict::Expired => Counter::Expired,
+            Verdict::Expired { .. } => Counter::Expired,
             Verdict::Unconfirmed => Counter::Unconfirmed,
         };
         self.count(counter, 1);

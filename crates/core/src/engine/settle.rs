@@ -6,7 +6,7 @@
 use mtimer_protocol::SettleRefusal;
 use mtimer_store::Verdict;
 use mtimer_store::ops::SettleAnswer;
-use mtimer_types::{DeadReason, TimerId};
+use mtimer_types::{DeadReason, Target, TimerId};
 
 use super::Engine;
 use super::destination_members::MemberRef;
@@ -108,6 +108,11 @@ impl Engine {
                 if let Some(record) = self.forget(id).filter(|_| done) {
                     self.tallies.acknowledged_after.add_ms(now.time.ms_since(record.late_from()));
                 }
+            }
+            // It has another deadline by now, or has ended.
+            Verdict::Expired { .. } if !done => {
+                self.forget(id);
+                self.look(id.partition(), Target::Id(id));
             }
             _ => _ = self.forget(id),
         }

@@ -164,7 +164,7 @@ impl Engine {
                     // The clock of the owner that has sent it may have been ahead.
                     let fire = (now.time + delay_ms).max(timer.due);
                     if timer.is_past_deadline(fire) {
-                        Verdict::Expired
+                        Verdict::Expired { next: fire }
                     } else {
                         self.tallies.redelivery(cause);
                         Verdict::Retry { fire, tier, failed, error }

@@ -62,7 +62,7 @@ impl Engine {
             let here = self.partition(at).is_some_and(|p| p.table.contains(id));
             match deadline {
                 Some(_) if record.timer.is_past_deadline(now.time) && !here => {
-                    self.enqueue(at, Own::settle(id, Verdict::Expired));
+                    self.enqueue(at, Own::settle(id, Verdict::Expired { next: now.time }));
                 }
                 Some(d) => earliest = Some(earliest.map_or(d, |e: Time| e.min(d))),
                 None => {}

@@ -107,7 +107,7 @@ impl Sabotage {
             (Self::SkipTake, Op::Take(_)) => Some(Answer::Take(MoveAnswer::Done)),
             (Self::LosePark, Op::Park(_)) => Some(Answer::Park(MoveAnswer::Done)),
             (Self::LoseAck, Op::Settle(Settle { verdict: Verdict::Ack, .. }))
-            | (Self::LoseExpiry, Op::Settle(Settle { verdict: Verdict::Expired, .. }))
+            | (Self::LoseExpiry, Op::Settle(Settle { verdict: Verdict::Expired { .. }, .. }))
             | (Self::KeepKey, Op::Settle(Settle { verdict: Verdict::Unconfirmed, .. })) => settled,
             (Self::IgnoreCancel, Op::Cancel(Cancel { target: Target::Id(id), sent_attempt: None, .. })) => {
                 Some(Answer::Cancel(CancelAnswer::Cancelled(*id)))

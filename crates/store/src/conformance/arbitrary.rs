@@ -197,7 +197,7 @@ pub fn arbitrary_op(kind: Kind, around: Around, r: &mut SeededRandom) -> Op {
             failed: r.below(5) as u32,
             error: r.pick(&["", "never"]).into(),
         }),
-        Kind::Expired => settle(Verdict::Expired),
+        Kind::Expired => settle(Verdict::Expired { next: r.pick(&[now, fire, Time::MAX]) }),
         Kind::Unconfirmed => settle(Verdict::Unconfirmed),
         Kind::Park => Park { id, failed: r.below(3) as u32 }.into(),
         Kind::Unpark => Unpark { id, fire }.into(),

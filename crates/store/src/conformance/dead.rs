@@ -111,7 +111,7 @@ pub(super) async fn a_dead_timer_is_out_of_reach(mut kit: Kit) {
     for verdict in [
         Verdict::Ack,
         Verdict::LateAck { attempt: 1 },
-        Verdict::Expired,
+        Verdict::Expired { next: Time::MAX },
         Verdict::Unconfirmed,
         Verdict::Retry { fire: kit.now, tier: 1, failed: 7, error: "x".into() },
     ] {

@@ -37,7 +37,7 @@ fn mixed(kit: &Kit, count: u64) -> Vec<Timer> {
             let due = if n % 11 == 0 { kit.now - ahead } else { kit.now + ahead };
             let timer = if n % 3 == 0 { kit.amo(due) } else { kit.timer(due) };
             let key = (n % 2 == 0).then(|| kit.key(&format!("drain-{n}-")));
-            Timer { key, ..timer }
+            Timer { key, deadline: Some(due + DAY), ..timer }
         })
         .collect()
 }
@@ -109,7 +109,7 @@ pub(super) async fn after_cancels(kit: Kit) {
 }
 
 pub(super) async fn after_expiry(kit: Kit) {
-    empties(kit, |_, t| vec![settle(t.id, Verdict::Expired)]).await;
+    empties(kit, |_, t| vec![settle(t.id, Verdict::Expired { next: Time::MAX })]).await;
 }
 
 pub(super) async fn after_takes(kit: Kit) {

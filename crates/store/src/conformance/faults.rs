@@ -1,7 +1,7 @@
 //! Lost answers, a store that is away, a store that is full. A test whose fault the site cannot
 //! provoke says so and passes.
 
-use mtimer_types::{Ended, Time};
+use mtimer_types::{Ended, Time, Timer};
 
 use super::harness::Fault;
 use super::kit::Kit;
@@ -228,10 +228,11 @@ pub(super) async fn a_refusal_by_a_full_store_is_not_final(kit: Kit) {
 
 pub(super) async fn outcomes_are_forgotten_after_the_horizon(mut kit: Kit) {
     let mut owner = kit.owner().await;
-    let (cancelled, expired, unseen) = (kit.timer(kit.now), kit.timer(kit.now), kit.timer(kit.now));
+    let [cancelled, unseen] = [(); 2].map(|()| kit.timer(kit.now));
+    let expired = Timer { deadline: Some(kit.now), ..kit.timer(kit.now) };
     owner.add_all(&[cancelled.clone(), expired.clone()]).await;
     assert_eq!(owner.cancel(cancelled.id).await, CancelAnswer::Cancelled(cancelled.id));
-    assert_eq!(owner.settle(expired.id, Verdict::Expired).await, SettleAnswer::Done);
+    assert_eq!(owner.settle(expired.id, Verdict::Expired { next: kit.now + 1 }).await, SettleAnswer::Done);
     assert_eq!(owner.cancel(unseen.id).await, CancelAnswer::NotFound);
     assert_eq!(owner.schedule(&expired).await, ScheduleAnswer::Ended(Ended::Expired));
     if !kit.fault(Fault::ForgetEnded).await {

@@ -1,6 +1,6 @@
 //! Keys chosen by the application: unique while their timer lives, free afterwards.
 
-use mtimer_types::{Ended, Key, KeyPolicy, Mode, Target, Timer};
+use mtimer_types::{Ended, Key, KeyPolicy, Mode, Target, Time, Timer};
 
 use super::kit::Kit;
 use super::owner::Owner;
@@ -137,7 +137,8 @@ pub(super) async fn a_chain_of_replacements(mut kit: Kit) {
 async fn freed_by(mut kit: Kit, end: impl AsyncFn(&Owner, &Timer)) {
     let owner = kit.owner().await;
     let key = kit.key("order-");
-    let (old, new) = (kit.keyed(kit.now + MINUTE, &key), kit.keyed(kit.now + HOUR, &key));
+    let old = Timer { deadline: Some(kit.now + HOUR), ..kit.keyed(kit.now + MINUTE, &key) };
+    let new = kit.keyed(kit.now + HOUR, &key);
     owner.add(&old).await;
     end(&owner, &old).await;
     assert_eq!(owner.see_key(&key).await, None, "the key is free");
@@ -165,7 +166,7 @@ pub(super) async fn a_cancel_frees_it(kit: Kit) {
 
 pub(super) async fn expiry_frees_it(kit: Kit) {
     freed_by(kit, async |owner, old| {
-        owner.settle(old.id, Verdict::Expired).await;
+        owner.settle(old.id, Verdict::Expired { next: Time::MAX }).await;
     })
     .await;
 }

@@ -161,7 +161,7 @@ impl Spot {
                 let next = Timer { id: TimerId::new(due, now, id.partition(), unique()), ..timer.clone() };
                 vec![schedule_with(&next, KeyPolicy::Replace)]
             }
-            Expired => vec![settle(id, Verdict::Expired)],
+            Expired => vec![settle(id, Verdict::Expired { next: Time::MAX })],
             Purged => vec![settle(id, dead_verdict(1)), Op::Purge(Purge { id })],
             _ => vec![],
         }
@@ -397,7 +397,13 @@ pub(super) async fn settle_dead(kit: Kit) {
 }
 
 pub(super) async fn settle_expired(kit: Kit) {
-    on_every_spot(kit, &[&|t, _| settle(t.id, Verdict::Expired)]).await;
+    on_every_spot(
+        kit,
+        &[&|t, now| settle(t.id, Verdict::Expired { next: now }), &|t, _| {
+            settle(t.id, Verdict::Expired { next: t.deadline.unwrap() + 1 })
+        }],
+    )
+    .await;
 }
 
 pub(super) async fn settle_unconfirmed(kit: Kit) {

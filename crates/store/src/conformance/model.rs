@@ -336,7 +336,11 @@ impl Model {
                 e.fail(*failed, error);
                 e.die(*reason, now);
             }
-            Verdict::Expired if e.waits() || e.place == own => self.end(id, Ended::Expired),
+            Verdict::Expired { next }
+                if (e.waits() || e.place == own) && e.timer.deadline.is_some_and(|last| last < *next) =>
+            {
+                self.end(id, Ended::Expired);
+            }
             Verdict::Unconfirmed if taken => {
                 if let Place::Taken { unconfirmed, .. } = &mut e.place {
                     *unconfirmed = true;

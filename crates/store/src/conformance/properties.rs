@@ -34,7 +34,7 @@ pub const fn may_retain(op: &Op) -> bool {
     match op {
         Op::Settle(Settle { verdict, .. }) => match verdict {
             Verdict::Dead { .. } | Verdict::Retry { .. } | Verdict::Unconfirmed => true,
-            Verdict::Ack | Verdict::LateAck { .. } | Verdict::Expired => false,
+            Verdict::Ack | Verdict::LateAck { .. } | Verdict::Expired { .. } => false,
         },
         Op::Cancel(_) => true,
         Op::Schedule(_) | Op::Reschedule(_) | Op::Take(_) | Op::Park(_) | Op::Unpark(_) => false,

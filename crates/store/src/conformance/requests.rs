@@ -118,7 +118,7 @@ pub(super) async fn an_expired_timer_stays_expired(mut kit: Kit) {
     let owner = kit.owner().await;
     let timer = Timer { deadline: Some(kit.now), ..kit.timer(kit.now) };
     owner.add(&timer).await;
-    assert_eq!(owner.settle(timer.id, Verdict::Expired).await, SettleAnswer::Done);
+    assert_eq!(owner.settle(timer.id, Verdict::Expired { next: kit.now + 1 }).await, SettleAnswer::Done);
     assert_eq!(owner.schedule(&timer).await, ScheduleAnswer::Ended(Ended::Expired));
     assert_eq!(owner.cancel(timer.id).await, CancelAnswer::NotFound);
 }

@@ -176,13 +176,13 @@ fn verdicts(props: &impl Props) -> Vec<Trial> {
         settle(name, timer, Some(take), verdict)
     };
     let (fire, error) = (props.now() + 60 * MINUTE, Box::<str>::from("no"));
-    let parked = timer(props);
+    let parked = Timer { deadline: Some(props.now() + MINUTE), ..timer(props) };
     let parks = park(&parked);
     vec![
         pending("acknowledge", Verdict::Ack),
         pending("retry", Verdict::Retry { fire, tier: 1, failed: 1, error: error.clone() }),
         pending("make dead", Verdict::Dead { reason: DeadReason::Failed, failed: 1, error }),
-        settle("expire", parked, Some(parks), Verdict::Expired),
+        settle("expire", parked, Some(parks), Verdict::Expired { next: fire }),
         taken("acknowledge late", Verdict::LateAck { attempt: 1 }),
         taken("make unconfirmed", Verdict::Unconfirmed),
     ]

@@ -62,9 +62,13 @@ pub enum Verdict {
         /// The last error; at most 512 bytes (a longer text is cut), empty for none.
         error: Box<str>,
     },
-    /// Its deadline passed before it was sent: removes a pending or parked timer, or one that this
+    /// Its deadline passes before it is sent: removes a pending or parked timer, or one that this
     /// epoch has taken and not sent (nor unconfirmed), frees its key, leaves [`Ended::Expired`].
-    Expired,
+    /// Gone if it is anywhere else, or its deadline is not before `next`: it has another one by now.
+    Expired {
+        /// When its next delivery would begin.
+        next: Time,
+    },
     /// Nobody will settle this taken timer: frees its key and makes it unconfirmed as of
     /// [`Context::now`]; it stays until a late ok, a replay, a purge or a trim. Done also if so
     /// already; gone if it is not taken.
@@ -100,7 +104,7 @@ impl Operation for Settle {
     fn removes(&self) -> [usize; Retained::COUNT] {
         match self.verdict {
             Verdict::Ack | Verdict::LateAck { .. } | Verdict::Dead { .. } => [0, 1],
-            Verdict::Retry { .. } | Verdict::Expired | Verdict::Unconfirmed => [0, 0],
+            Verdict::Retry { .. } | Verdict::Expired { .. } | Verdict::Unconfirmed => [0, 0],
         }
     }
 
@@ -121,10 +125,11 @@ impl Operation for Settle {
                 }
                 Ok(SettleAnswer::Done)
             }
-            Verdict::Expired => match row.at {
+            Verdict::Expired { next } => match row.at {
                 At::Taken { .. } | At::Unconfirmed { .. } | At::Dead { .. } if !ctx.has_taken(&row) => {
                     Ok(SettleAnswer::Gone)
                 }
+                _ if !row.record.timer.is_past_deadline(*next) => Ok(SettleAnswer::Gone),
                 _ => {
                     end(table, ctx, &row, Some(Ended::Expired))?;
                     Ok(SettleAnswer::Done)

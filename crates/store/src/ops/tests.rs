@@ -166,12 +166,12 @@ fn every_ending_frees_the_key() {
     let endings: [fn(&mut Bench, TimerId) -> Answer; 4] = [
         |b, id| b.settle(id, Verdict::Ack),
         |b, id| b.settle(id, dead(1)),
-        |b, id| b.settle(id, Verdict::Expired),
+        |b, id| b.settle(id, Verdict::Expired { next: Time::MAX }),
         |b, id| Answer::Cancel(b.cancel(Target::Id(id), None)),
     ];
     for ending in endings {
         let mut b = Bench::new();
-        let t = keyed(1, 60_000);
+        let t = Timer { deadline: Some(Time::from_ms(60_000)), ..keyed(1, 60_000) };
         let id = b.given(&t);
         ending(&mut b, id);
         assert_eq!(b.holder(&t), None);
@@ -225,8 +225,22 @@ fn cancel_of_a_delivery_whose_retry_is_filed_stops_it_at_once() {
 }
 
 #[test]
+fn a_timer_expires_by_the_deadline_that_it_has_by_now() {
+    let mut b = Bench::new();
+    let id = b.given(&Timer { deadline: Some(Time::from_ms(60_000)), ..timer(1, 50_000) });
+    let expired = |ms| Verdict::Expired { next: Time::from_ms(ms) };
+    assert_eq!(b.settle(id, expired(60_000)), Answer::Settle(SettleAnswer::Gone));
+    assert!(matches!(b.at(id), Some(At::Pending { .. })));
+    assert_eq!(b.settle(id, expired(60_001)), Answer::Settle(SettleAnswer::Done));
+    assert_eq!((b.at(id), b.ended(id)), (None, Some(Ended::Expired)));
+    let without = b.given(&timer(2, 50_000));
+    assert_eq!(b.settle(without, Verdict::Expired { next: Time::MAX }), Answer::Settle(SettleAnswer::Gone));
+}
+
+#[test]
 fn what_this_epoch_has_taken_and_not_sent_can_be_cancelled_and_expire() {
-    let once = |n| Timer { mode: Mode::AtMostOnce, ..timer(n, 60_000) };
+    let deadline = Some(Time::from_ms(60_000));
+    let once = |n| Timer { mode: Mode::AtMostOnce, deadline, ..timer(n, 60_000) };
     let mut b = Bench::new();
     let taken: Vec<TimerId> = (0..4).map(|n| b.given(&once(n))).collect();
     for id in &taken {
@@ -234,13 +248,13 @@ fn what_this_epoch_has_taken_and_not_sent_can_be_cancelled_and_expire() {
     }
     assert_eq!(b.cancel(Target::Id(taken[0]), None), CancelAnswer::Cancelled(taken[0]));
     assert_eq!(b.ended(taken[0]), Some(Ended::Cancelled));
-    assert_eq!(b.settle(taken[1], Verdict::Expired), Answer::Settle(SettleAnswer::Done));
+    assert_eq!(b.settle(taken[1], Verdict::Expired { next: Time::MAX }), Answer::Settle(SettleAnswer::Done));
     assert_eq!(b.ended(taken[1]), Some(Ended::Expired));
     assert_eq!(b.cancel(Target::Id(taken[2]), Some(1)), CancelAnswer::TooLate(taken[2]), "it was sent");
     assert!(matches!(b.at(taken[2]), Some(At::Taken { .. })));
     b.succeed(3_000);
     assert_eq!(b.cancel(Target::Id(taken[3]), None), CancelAnswer::TooLate(taken[3]), "it may have been");
-    assert_eq!(b.settle(taken[3], Verdict::Expired), Answer::Settle(SettleAnswer::Gone));
+    assert_eq!(b.settle(taken[3], Verdict::Expired { next: Time::MAX }), Answer::Settle(SettleAnswer::Gone));
     assert!(matches!(b.at(taken[3]), Some(At::Taken { .. })));
 }
 

@@ -79,7 +79,7 @@ impl Ledger {
                 Op::Settle(Settle { id, verdict, .. }) if *answer == Answer::Settle(SettleAnswer::Done) => {
                     match verdict {
                         Verdict::Ack | Verdict::LateAck { .. } => self.end(*id, "acknowledged"),
-                        Verdict::Expired => self.end(*id, "expired"),
+                        Verdict::Expired { .. } => self.end(*id, "expired"),
                         _ => {}
                     }
                 }

@@ -39,7 +39,7 @@ fn ended(engine: &mut Engine, now: Now, rows: Vec<Record>) -> Vec<TimerId> {
         _ => None,
     });
     let ids = ops.flatten().filter_map(|op| match op {
-        Op::Settle(Settle { id, verdict: Verdict::Expired, .. }) => Some(id),
+        Op::Settle(Settle { id, verdict: Verdict::Expired { .. }, .. }) => Some(id),
         _ => None,
     });
     ids.collect()
