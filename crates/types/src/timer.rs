@@ -145,13 +145,13 @@ impl Timer {
 
     /// Says whether a repeated schedule of the same id asks for the same thing. The due time is in
     /// the id, so it is not looked at: the stored timer may have been rescheduled since. Neither is
-    /// the trace context, by which every request differs (see [`Headers::same_content`]).
+    /// the deadline, which a replay lifts and a client can extend, nor the trace context, by which
+    /// every request differs (see [`Headers::same_content`]).
     pub fn same_content(&self, other: &Self) -> bool {
         self.id == other.id
             && self.dest == other.dest
             && self.key == other.key
             && self.mode == other.mode
-            && self.deadline == other.deadline
             && self.callback_timeout_ms == other.callback_timeout_ms
             && self.retry == other.retry
             && self.payload == other.payload
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn content_is_everything_but_the_due_time() {
+    fn content_is_everything_but_the_times() {
         let timer = timer(5);
         let with = |change: fn(&mut Timer)| {
             let mut other = timer.clone();
@@ -257,7 +257,7 @@ mod tests {
         assert!(!with(|t| t.dest = Destination::new("g", "b").unwrap()));
         assert!(!with(|t| t.key = Key::new("k").ok()));
         assert!(!with(|t| t.mode = Mode::AtMostOnce));
-        assert!(!with(|t| t.deadline = Some(NOW + 9)));
+        assert!(with(|t| t.deadline = Some(NOW + 9)));
         assert!(!with(|t| t.callback_timeout_ms = Some(500)));
         assert!(!with(|t| t.retry = Some(RetryTiers::default())));
         assert!(!with(|t| t.payload = Bytes::from_static(b"x")));

@@ -126,9 +126,16 @@ impl Engine {
         let (epoch, prior_claim, horizon) = (p.epoch(), p.prior_claim(), p.horizon());
         match found {
             Some((record, Place::Pending { fire, .. })) => {
-                if let Some(entry) = p.table.get_mut(id) {
-                    entry.record.progress.stopped = record.progress.stopped;
-                } else if fire <= horizon {
+                let deadline = record.timer.deadline;
+                match p.table.get_mut(id) {
+                    // Its destination's queue knows it by the other deadline.
+                    Some(entry) if entry.state.is_ready() && entry.record.timer.deadline != deadline => {
+                        self.take_out(id);
+                    }
+                    Some(entry) => return entry.record.take_edits_of(&record),
+                    None => {}
+                }
+                if fire <= horizon {
                     let covered = record.covered(fire, epoch, prior_claim);
                     self.adopt(now, record, fire, covered);
                 }

@@ -10,7 +10,7 @@ use mtimer_protocol::ops::Subject;
 use mtimer_protocol::{ErrorCode, OpReply};
 use mtimer_store::ops::MemoryEffect;
 use mtimer_store::{Record, Refusal};
-use mtimer_types::{DeadReason, PartitionId, Time, Timer, TimerId};
+use mtimer_types::{DeadReason, PartitionId, Target, Time, Timer, TimerId};
 
 use super::Engine;
 use super::pending::{Asked, KeyName, failed};
@@ -70,6 +70,7 @@ impl Engine {
                 self.move_to(id, due);
             }
             MemoryEffect::Replayed(id) => self.fetch(id),
+            MemoryEffect::Changed(id) => self.changed(id),
         }
     }
 
@@ -123,6 +124,15 @@ impl Engine {
             Some(_) => self.read_anew(id),
             None if due <= horizon => self.fetch(id),
             None => {}
+        }
+    }
+
+    /// The store has changed a timer where it is: wherever that is, it is read.
+    fn changed(&mut self, id: TimerId) {
+        if self.partition(id.partition()).is_some_and(|p| p.table.contains(id)) {
+            self.read_anew(id);
+        } else {
+            self.look(id.partition(), Target::Id(id));
         }
     }
 

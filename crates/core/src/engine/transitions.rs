@@ -95,7 +95,7 @@ impl Engine {
     }
 
     /// Reads a timer anew that is not under way; one that is under way learns whether it was
-    /// stopped.
+    /// stopped, and its deadline.
     pub(super) fn read_anew(&mut self, id: TimerId) {
         let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
         if entry.is_some_and(|e| !e.state.is_under_way()) {

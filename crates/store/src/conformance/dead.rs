@@ -4,7 +4,7 @@ use mtimer_types::{DeadReason, Destination, Ended, RetryTiers, Time, Timer, Time
 
 use super::kit::Kit;
 use super::owner::Owner;
-use super::values::{DAY, HOUR, MINUTE, NEW, SECOND, dest, other_dest, pending_at};
+use super::values::{DAY, HOUR, MINUTE, NEW, OLD, SECOND, dest, other_dest, pending_at};
 use crate::ops::{MoveAnswer, PurgeAnswer, Replay, ReplayAnswer, SettleAnswer, Trim, TrimAnswer};
 use crate::{Answer, CancelAnswer, DeadFilter, DeadLetter, Op, Place, Retained, ScheduleAnswer, Verdict};
 
@@ -244,6 +244,7 @@ pub(super) async fn a_replay_drops_a_deadline_that_has_passed(mut kit: Kit) {
         assert_eq!(owner.replay(timer.id, fire).await, ReplayAnswer::Done);
         let found = owner.record(timer.id).await.timer.deadline;
         assert_eq!(found, left, "deadline {deadline}, replayed at {now} for {fire}");
+        assert_eq!(owner.schedule(&timer).await, OLD, "a repeat of its schedule is one still");
     }
 }
 

@@ -150,7 +150,7 @@ macro_rules! conformance_list {
                 a_repeated_schedule_is_the_same,
                 a_repeat_in_one_batch_is_the_same,
                 a_repeat_after_a_reschedule_does_not_undo_it,
-                every_difference_is_a_conflict,
+                every_difference_but_the_times_is_a_conflict,
                 a_repeat_in_another_trace_is_the_same,
                 a_cancelled_timer_stays_cancelled,
                 an_expired_timer_stays_expired,

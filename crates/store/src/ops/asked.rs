@@ -99,4 +99,6 @@ pub enum MemoryEffect {
     },
     /// A timer is pending again that was retained.
     Replayed(TimerId),
+    /// A timer has other values where it is, now or since the request was first sent.
+    Changed(TimerId),
 }
