@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use mtimer_store::conformance::properties;
-use mtimer_store::conformance::trials::{CANCEL_NOTHING, Trial, trials};
+use mtimer_store::conformance::properties::{CANCEL_NOTHING, Trial, trials};
 use mtimer_store::ops::{Cancel, MoveAnswer, Park, Replay, ReplayAnswer, SettleAnswer, TrimAnswer, Unpark};
 use mtimer_store::{
     Answer, Batch, CancelAnswer, DeadFilter, Health, LaneError, Load, Op, Refusal, RequestId, ScheduleAnswer,

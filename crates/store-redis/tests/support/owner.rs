@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use mtimer_store::conformance::mix;
-use mtimer_store::conformance::trials::Props;
+use mtimer_store::conformance::properties::Props;
 use mtimer_store::ops::Schedule;
 use mtimer_store::{
     Acquire, AcquireError, Acquired, Answer, Batch, Lane, LaneError, LaneFuture, Load, LoadedTimer, Op,

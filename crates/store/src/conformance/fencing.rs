@@ -9,7 +9,7 @@ use mtimer_types::{Key, KeyPolicy, Target, Timer};
 use super::kit::Kit;
 use super::owner::{Owner, State};
 use super::pair::{same_state, schedule_with};
-use super::trials::{Trial, trials};
+use super::properties::{Trial, trials};
 use super::values::{DAY, HOUR, MINUTE, NEW, dest, schedule_op};
 use crate::ops::SettleAnswer;
 use crate::{Answer, Batch, DeadFilter, Health, InFlight, LaneError, Load, Op, ScheduleAnswer, Verdict};

@@ -8,7 +8,7 @@ use mtimer_types::{Destination, Epoch, Key, Mode, Nonce, PartitionId, Term, Time
 
 use super::harness::{Fault, Harness, Site, Unsupported};
 use super::owner::Owner;
-use super::trials::Props;
+use super::properties::Props;
 use super::values::{YEAR, dest, plain_timer, unique};
 use crate::{Acquire, AcquireError, OwnerRecord, RequestId, Store};
 

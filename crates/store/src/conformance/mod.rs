@@ -51,7 +51,6 @@ mod reschedule;
 mod retries;
 mod seeded;
 mod steps;
-pub mod trials;
 mod values;
 
 use std::panic::AssertUnwindSafe;

@@ -1,7 +1,23 @@
-//! The properties of each operation, stated once more: suites and simulations compare a store's
-//! behaviour with this, not with the operations' own statements.
+//! What suites expect of each operation: its properties, stated once more, and trials of it, each on
+//! a timer that is where the operation changes something.
+//!
+//! Suites and simulations compare a store's behaviour with this, not with the operations' own
+//! statements. Those of faults, of former owners and of full stores go through all trials.
 
-use crate::ops::{Op, Settle, Verdict};
+use std::sync::Arc;
+
+use mtimer_types::{DeadReason, Key, KeyPolicy, Mode, Target, Time, Timer};
+
+use crate::ops::{
+    Cancel, MoveAnswer, Park, Purge, PurgeAnswer, Replay, ReplayAnswer, Reschedule, Schedule, Settle,
+    SettleAnswer, Take, Trim, TrimAnswer, Unpark,
+};
+use crate::{Answer, CancelAnswer, Op, RequestId, RescheduleAnswer, Retained, ScheduleAnswer, Verdict};
+
+const MINUTE: u64 = 60_000;
+
+/// The name of the trial whose timer is not there.
+pub const CANCEL_NOTHING: &str = "cancel nothing";
 
 /// Whether the operation can make the store hold more than before, so that a full store refuses it.
 pub const fn adds(op: &Op) -> bool {
@@ -61,41 +77,236 @@ pub(super) fn is_named(op: &Op, name: &str) -> bool {
     format!("{op:?}").split('(').next() == Some(name)
 }
 
+/// One operation on timers of its own.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    /// What it tries.
+    pub name: &'static str,
+    /// Brings its timers where the operation needs them.
+    pub before: Vec<Op>,
+    /// The operation.
+    pub op: Op,
+    /// The answer to it, once.
+    pub answer: Answer,
+}
+
+/// What a suite has for trials.
+pub trait Props {
+    /// The time of the suite's batches.
+    fn now(&self) -> Time;
+
+    /// A new at-least-once timer without a key, of the partition under test.
+    fn timer(&self, due: Time) -> Timer;
+
+    /// A new key of that partition, for the destination of [`Self::timer`].
+    fn key(&self) -> Key;
+
+    /// A number for a request that nobody has used.
+    fn request(&self) -> RequestId;
+}
+
+/// Returns trials of every operation. They can be made in this order, or each after what is
+/// `before` all of them, but then the answers to trims are others.
+pub fn trials(props: &impl Props) -> Vec<Trial> {
+    // Trims come first: later trials leave retained timers behind.
+    let trials = [trims(props), requests(props), wishes(props), verdicts(props), moves(props)].concat();
+    assert_all_occur(trials.iter().map(|trial| &trial.op));
+    trials
+}
+
+fn schedule(timer: &Timer) -> Op {
+    Schedule::new(Arc::new(timer.clone()), KeyPolicy::Create).into()
+}
+
+fn dead(timer: &Timer) -> Op {
+    Op::settle(timer.id, Verdict::Dead { reason: DeadReason::Failed, failed: 1, error: "no".into() })
+}
+
+fn park(timer: &Timer) -> Op {
+    Park { id: timer.id, failed: 0 }.into()
+}
+
+fn unconfirmed(timer: &Timer) -> Op {
+    Op::settle(timer.id, Verdict::Unconfirmed)
+}
+
+/// A timer that is due in a minute.
+fn timer(props: &impl Props) -> Timer {
+    props.timer(props.now() + MINUTE)
+}
+
+fn keyed(props: &impl Props) -> Timer {
+    Timer { key: Some(props.key()), ..timer(props) }
+}
+
+fn once(props: &impl Props) -> Timer {
+    Timer { mode: Mode::AtMostOnce, ..timer(props) }
+}
+
+fn trims(props: &impl Props) -> Vec<Trial> {
+    let (letter, lost) = (timer(props), once(props));
+    let trim = |name, of, before| {
+        let op = Trim { of, before: Time::MAX, keep: 0, limit: 10 }.into();
+        let answer = Answer::Trim(TrimAnswer { removed: 1, more: false });
+        Trial { name, before, op, answer }
+    };
+    vec![
+        trim("trim dead", Retained::Dead, vec![schedule(&letter), dead(&letter)]),
+        trim(
+            "trim unconfirmed",
+            Retained::Unconfirmed,
+            vec![schedule(&lost), Op::take(lost.id, 0), unconfirmed(&lost)],
+        ),
+    ]
+}
+
+fn requests(props: &impl Props) -> Vec<Trial> {
+    let due = props.now() + 2 * MINUTE;
+    let [a, c, d] = [(); 3].map(|()| timer(props));
+    let [old, b, e] = [(); 3].map(|()| keyed(props));
+    let heir = Timer { key: old.key.clone(), ..timer(props) };
+    let unknown = timer(props).id;
+    let by_key = |timer: &Timer| Target::Key(timer.dest.clone(), timer.key.clone().expect("a key"));
+    let cancel = |name, before: &[&Timer], target, sent_attempt, answer| {
+        let op = Cancel { target, sent_attempt, request: props.request() }.into();
+        let before = before.iter().map(|timer| schedule(timer)).collect();
+        Trial { name, before, op, answer: Answer::Cancel(answer) }
+    };
+    let reschedule = |name, timer: &Timer, target| {
+        let op = Reschedule { target, due, is_begun: false, request: props.request() }.into();
+        let answer = Answer::Reschedule(RescheduleAnswer::Rescheduled(timer.id));
+        Trial { name, before: vec![schedule(timer)], op, answer }
+    };
+    let scheduled = |replaced| Answer::Schedule(ScheduleAnswer::Scheduled { new: true, replaced });
+    vec![
+        Trial { name: "schedule", before: vec![], op: schedule(&timer(props)), answer: scheduled(None) },
+        Trial {
+            name: "schedule for next month",
+            before: vec![],
+            op: schedule(&props.timer(props.now() + 30 * 24 * 60 * MINUTE)),
+            answer: scheduled(None),
+        },
+        Trial {
+            name: "schedule in the place of another",
+            before: vec![schedule(&old)],
+            op: Schedule::new(heir.into(), KeyPolicy::Replace).into(),
+            answer: scheduled(Some(old.id)),
+        },
+        cancel("cancel", &[&a], Target::Id(a.id), None, CancelAnswer::Cancelled(a.id)),
+        cancel("cancel by key", &[&b], by_key(&b), None, CancelAnswer::Cancelled(b.id)),
+        cancel("cancel in flight", &[&c], Target::Id(c.id), Some(1), CancelAnswer::TooLate(c.id)),
+        cancel(CANCEL_NOTHING, &[], Target::Id(unknown), None, CancelAnswer::NotFound),
+        reschedule("reschedule", &d, Target::Id(d.id)),
+        reschedule("reschedule by key", &e, by_key(&e)),
+    ]
+}
+
+/// What persons ask for.
+fn wishes(props: &impl Props) -> Vec<Trial> {
+    let fire = props.now() + 2 * MINUTE;
+    let letters = [(); 2].map(|()| timer(props));
+    let lost = [(); 2].map(|()| once(props));
+    let is_dead = |timer: &Timer| vec![schedule(timer), dead(timer)];
+    let is_lost = |timer: &Timer| vec![schedule(timer), Op::take(timer.id, 0), unconfirmed(timer)];
+    let replay = |name, timer: &Timer, before| {
+        let op = Replay { id: timer.id, fire }.into();
+        Trial { name, before, op, answer: Answer::Replay(ReplayAnswer::Done) }
+    };
+    let purge = |name, timer: &Timer, before| {
+        let op = Purge { id: timer.id }.into();
+        Trial { name, before, op, answer: Answer::Purge(PurgeAnswer::Done) }
+    };
+    vec![
+        replay("replay dead", &letters[0], is_dead(&letters[0])),
+        replay("replay unconfirmed", &lost[0], is_lost(&lost[0])),
+        purge("purge dead", &letters[1], is_dead(&letters[1])),
+        purge("purge unconfirmed", &lost[1], is_lost(&lost[1])),
+    ]
+}
+
+fn verdicts(props: &impl Props) -> Vec<Trial> {
+    let settle = |name, timer: Timer, moved: Option<Op>, verdict| {
+        let before = [schedule(&timer)].into_iter().chain(moved).collect();
+        let op = Op::settle(timer.id, verdict);
+        Trial { name, before, op, answer: Answer::Settle(SettleAnswer::Done) }
+    };
+    let pending = |name, verdict| settle(name, timer(props), None, verdict);
+    let taken = |name, verdict| {
+        let timer = once(props);
+        let take = Op::take(timer.id, 0);
+        settle(name, timer, Some(take), verdict)
+    };
+    let (fire, error) = (props.now() + 60 * MINUTE, Box::<str>::from("no"));
+    let parked = Timer { deadline: Some(props.now() + MINUTE), ..timer(props) };
+    let parks = park(&parked);
+    vec![
+        pending("acknowledge", Verdict::Ack),
+        pending("retry", Verdict::Retry { fire, tier: 1, failed: 1, error: error.clone() }),
+        pending("make dead", Verdict::Dead { reason: DeadReason::Failed, failed: 1, error }),
+        settle("expire", parked, Some(parks), Verdict::Expired { next: fire }),
+        taken("acknowledge late", Verdict::LateAck { attempt: 1 }),
+        taken("make unconfirmed", Verdict::Unconfirmed),
+    ]
+}
+
+fn moves(props: &impl Props) -> Vec<Trial> {
+    let [a, b] = [(); 2].map(|()| timer(props));
+    let [c, d] = [(); 2].map(|()| once(props));
+    let known = Some(Arc::new(d.clone()));
+    let unpark = Unpark { id: b.id, fire: props.now() };
+    let take_known = Take { id: d.id, failed: 0, timer: known };
+    let done = MoveAnswer::Done;
+    vec![
+        Trial { name: "park", before: vec![schedule(&a)], op: park(&a), answer: Answer::Park(done) },
+        Trial {
+            name: "unpark",
+            before: vec![schedule(&b), park(&b)],
+            op: unpark.into(),
+            answer: Answer::Unpark(done),
+        },
+        Trial { name: "take", before: vec![schedule(&c)], op: Op::take(c.id, 0), answer: Answer::Take(done) },
+        Trial {
+            name: "take one in memory",
+            before: vec![schedule(&d)],
+            op: take_known.into(),
+            answer: Answer::Take(done),
+        },
+    ]
+}
+
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use mtimer_types::{Destination, KeyPolicy, Target, Time, Timer, TimerId};
+    use mtimer_types::{Destination, TimerId};
 
     use super::*;
-    use crate::ops::{Cancel, Origin, Park, Purge, Replay, Reschedule, Schedule, Trim, Unpark, Verdict};
-    use crate::place::Retained;
-    use crate::remembered::RequestId;
+    use crate::ops::Origin;
 
-    /// One of each.
-    fn samples() -> [Op; Op::ALL.len()] {
-        let (id, fire, request) = (TimerId::from_u128(7), Time::from_ms(5), RequestId(1));
-        let timer = Arc::new(Timer::new(id, Destination::new("g", "a").unwrap(), fire));
-        let target = Target::Id(id);
-        [
-            Schedule::new(timer, KeyPolicy::Create).into(),
-            Cancel { target: target.clone(), sent_attempt: None, request }.into(),
-            Reschedule { target, due: fire, is_begun: false, request }.into(),
-            Op::take(id, 0),
-            Op::settle(id, Verdict::Ack),
-            Park { id, failed: 0 }.into(),
-            Unpark { id, fire }.into(),
-            Replay { id, fire }.into(),
-            Purge { id }.into(),
-            Trim { of: Retained::Dead, before: fire, keep: 0, limit: 1 }.into(),
-        ]
+    struct Bare(std::cell::Cell<u64>);
+
+    impl Props for Bare {
+        fn now(&self) -> Time {
+            Time::from_ms(5)
+        }
+
+        fn timer(&self, due: Time) -> Timer {
+            Timer::new(TimerId::from_u128(self.request().0.into()), Destination::new("g", "a").unwrap(), due)
+        }
+
+        fn key(&self) -> Key {
+            Key::new(&self.request().0.to_string()).unwrap()
+        }
+
+        fn request(&self) -> RequestId {
+            self.0.update(|n| n + 1);
+            RequestId(self.0.get())
+        }
     }
 
     #[test]
     fn operations_are_what_the_suites_expect() {
-        for (op, (name, is)) in samples().iter().zip(Op::ALL) {
-            assert!(is_named(op, name), "{name} stands for {op:?}");
-            assert_eq!(*op.is(), is, "{name}");
+        for Trial { name, op, .. } in &trials(&Bare(Default::default())) {
+            let is = op.is();
+            assert!(Op::ALL.iter().any(|(of, all)| is_named(op, of) && all == is), "{name}");
             assert_eq!(is.adds, adds(op), "{name} adds");
             assert_eq!(is.waits, waits(op), "{name} waits");
             assert_eq!(is.origin != Origin::Owner, is_of_client(op), "{name} is of a client");
