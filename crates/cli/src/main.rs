@@ -95,9 +95,8 @@ enum Command {
     Dev(broker::Dev),
     Broker(broker::BrokerCommand),
     Schedule(Box<schedule::ScheduleCommand>),
-    Get(query::GetCommand),
-    Cancel(query::CancelCommand),
-    Reschedule(query::RescheduleCommand),
+    #[command(flatten)]
+    Timer(query::TimerCommand),
     Listen(listen::Listen),
     #[command(subcommand)]
     Dead(dead::Dead),
@@ -193,9 +192,7 @@ fn run(command: Command, out: Output) -> Result<(), Failure> {
             Command::Dev(dev) => dev.run(out).await,
             Command::Broker(broker) => broker.run(out).await,
             Command::Schedule(schedule) => schedule.run(out).await,
-            Command::Get(get) => get.run(out).await,
-            Command::Cancel(cancel) => cancel.run(out).await,
-            Command::Reschedule(reschedule) => reschedule.run(out).await,
+            Command::Timer(command) => command.run(out).await,
             Command::Listen(listen) => listen.run(out).await,
             Command::Dead(dead) => dead.run(out).await,
             Command::Ping(ping) => ping.run(out).await,

@@ -1,6 +1,6 @@
-//! `mtimer get`, `cancel` and `reschedule`: one timer, by id or by key.
+//! Commands about one timer, by id or by key.
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use mtimer_client::{Cancelled, Client, Rescheduled, Target};
 use serde_json::{Map, Value, json};
 
@@ -8,6 +8,23 @@ use super::args::{ClientArgs, TargetArgs, WhenArgs};
 use super::exit::{Exit, Failure};
 use super::output::{Output, Tone};
 use super::{dead, view};
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum TimerCommand {
+    Get(GetCommand),
+    Cancel(CancelCommand),
+    Reschedule(RescheduleCommand),
+}
+
+impl TimerCommand {
+    pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
+        match self {
+            Self::Get(get) => get.run(out).await,
+            Self::Cancel(cancel) => cancel.run(out).await,
+            Self::Reschedule(reschedule) => reschedule.run(out).await,
+        }
+    }
+}
 
 /// Shows a timer, live or dead
 ///
@@ -57,7 +74,7 @@ pub(crate) struct RescheduleCommand {
 }
 
 impl GetCommand {
-    pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
+    async fn run(self, out: Output) -> Result<(), Failure> {
         let target = self.target.target()?;
         let object = self.client.looking(async |client| object_of(client, target).await).await?;
         out.either(&object, || view::fields(&object, out))
@@ -76,7 +93,7 @@ async fn object_of(client: &Client, target: Target) -> Result<Map<String, Value>
 }
 
 impl CancelCommand {
-    pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
+    async fn run(self, out: Output) -> Result<(), Failure> {
         let target = self.target.target()?;
         let answer = self.client.with(async |client| Ok(client.cancel(target).await?)).await?;
         let (result, id, exit) = match answer {
@@ -89,7 +106,7 @@ impl CancelCommand {
 }
 
 impl RescheduleCommand {
-    pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
+    async fn run(self, out: Output) -> Result<(), Failure> {
         let (target, when) = (self.target.target()?, self.when.required()?);
         let answer = self.client.with(async |client| Ok(client.reschedule(target, when).await?)).await?;
         let (result, id, exit) = match answer {

@@ -8,7 +8,7 @@ use mtimer_types::{
 
 use super::*;
 use crate::memory::MemoryTable;
-use crate::remembered::RequestId;
+use crate::remembered::{RequestId, letters_of};
 use crate::table::At;
 
 const EPOCH: Epoch = Epoch(7);
@@ -485,4 +485,11 @@ fn trimming_goes_by_age_and_by_count() {
     assert_eq!(b.apply(trim(0, 2, 4)), Answer::Trim(TrimAnswer { removed: 4, more: false }));
     assert_eq!(b.apply(trim(0, 2, 0)), Answer::Trim(TrimAnswer { removed: 0, more: false }));
     assert_eq!(b.table.retained_count(Retained::Dead), Ok(2));
+}
+
+/// They are in stores: a letter keeps its meaning, and no two operations share one.
+#[test]
+fn answers_are_remembered_by_letters() {
+    assert_eq!(letters_of::<CancelAnswer>(), ["LX", "F"]);
+    assert_eq!(letters_of::<RescheduleAnswer>(), ["HMP", "G"]);
 }
