@@ -21,6 +21,7 @@ pub use self::reschedule::{Reschedule, RescheduleReply};
 pub use self::schedule::{Schedule, ScheduleReply};
 pub use self::subject::Subject;
 use crate::error::ErrorCode;
+use crate::sample::Source;
 
 /// Most bytes of the numbers of an operation on the wire.
 const NUMBERS: usize = 128;
@@ -85,6 +86,14 @@ macro_rules! operations {
                 let mut all = Vec::new();
                 $(all.extend(<$name as Operation>::samples().into_iter().map(Self::from));)*
                 all
+            }
+
+            /// See [`Operation::arbitrary`]: of the operation that is the `nth` in
+            /// [`NAMES`](Self::NAMES), which begin anew after the last.
+            pub fn arbitrary<S: Source>(nth: usize, from: &mut S) -> Self {
+                let all: [fn(&mut S) -> Self; Self::NAMES.len()] =
+                    [$(|from| <$name as Operation>::arbitrary(from).into()),*];
+                all[nth % all.len()](from)
             }
 
             /// The verb that a token has to allow.

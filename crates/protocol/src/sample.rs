@@ -1,9 +1,66 @@
-//! Values from which samples of messages are made, for tests of these and other programs.
+//! Values from which samples of messages and arbitrary operations are made, for tests of these and
+//! other programs.
 
 #![expect(clippy::unwrap_used, reason = "the names and headers below are valid")]
 
+use std::sync::Arc;
+
 use bytes::Bytes;
-use mtimer_types::{Destination, Headers, Key, Mode, PartitionId, RetryTiers, Target, Time, Timer, TimerId};
+use mtimer_types::{
+    Destination, Headers, Key, KeyPolicy, Mode, PartitionId, RetryTiers, Target, Time, Timer, TimerId,
+};
+
+/// Chooses the parts of an arbitrary operation. A simulation draws them from its random numbers, a
+/// fuzzer from its input.
+pub trait Source {
+    /// A timer to schedule, and what to do if its key is taken.
+    fn timer(&mut self) -> (Arc<Timer>, KeyPolicy);
+
+    /// A timer to edit.
+    fn target(&mut self) -> Target;
+
+    /// A timer to replay or purge.
+    fn retained(&mut self) -> TimerId;
+
+    /// A time to give a timer.
+    fn time(&mut self) -> Time;
+
+    /// The number of a new request.
+    fn request(&mut self) -> u64;
+}
+
+/// Always the same parts.
+#[derive(Clone, Debug)]
+#[expect(missing_docs, reason = "each field is what the method of that name returns")]
+pub struct Parts {
+    pub timer: (Arc<Timer>, KeyPolicy),
+    pub target: Target,
+    pub retained: TimerId,
+    pub time: Time,
+    pub request: u64,
+}
+
+impl Source for Parts {
+    fn timer(&mut self) -> (Arc<Timer>, KeyPolicy) {
+        self.timer.clone()
+    }
+
+    fn target(&mut self) -> Target {
+        self.target.clone()
+    }
+
+    fn retained(&mut self) -> TimerId {
+        self.retained
+    }
+
+    fn time(&mut self) -> Time {
+        self.time
+    }
+
+    fn request(&mut self) -> u64 {
+        self.request
+    }
+}
 
 /// So many ms after a time of 2023.
 pub fn time(ms: u64) -> Time {

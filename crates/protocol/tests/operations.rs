@@ -6,8 +6,10 @@ mod samples;
 
 use bytes::BytesMut;
 use mtimer_protocol::ops::*;
+use mtimer_protocol::sample::Parts;
 use mtimer_protocol::{DecodeError, ErrorCode, OpReply, RequestOp, decode, encode};
-use samples::operation_of;
+use mtimer_types::{KeyPolicy, Target, TimerId};
+use samples::{by_key, full_timer, operation_of, time};
 
 fn no_operations() -> [OpReply; 2] {
     let message = String::new();
@@ -19,6 +21,21 @@ fn every_operation_and_its_replies_have_samples() {
     for name in RequestOp::NAMES {
         assert!(RequestOp::samples().iter().any(|op| operation_of(op) == name), "no sample of {name}");
         assert!(OpReply::samples().iter().any(|r| operation_of(r) == name), "no sample of a reply to {name}");
+    }
+}
+
+/// How a timer is named decides which permission is needed.
+#[test]
+fn an_operation_that_names_its_timer_has_samples_by_id_and_by_key() {
+    let samples = RequestOp::samples();
+    for name in RequestOp::NAMES {
+        let of_it = samples.iter().filter(|op| operation_of(op) == name);
+        let targets = of_it.filter_map(|op| match op.subject() {
+            Subject::Named(target) => Some(target),
+            Subject::New(_) | Subject::Retained(_) => None,
+        });
+        let (by_id, by_key): (Vec<_>, Vec<_>) = targets.partition(|target| matches!(target, Target::Id(_)));
+        assert_eq!(by_id.is_empty(), by_key.is_empty(), "{name}: {by_id:?} and {by_key:?}");
     }
 }
 
@@ -37,6 +54,22 @@ fn every_variant_of_a_reply_has_a_sample() {
         for variant in (0..=u8::MAX).take_while(|variant| is_known(*variant)) {
             let has = samples.iter().any(|body| body[..2] == [operation, variant]);
             assert!(has, "{name}: no sample of the reply's variant {variant}");
+        }
+    }
+}
+
+#[test]
+fn an_arbitrary_operation_is_about_what_was_chosen_for_it() {
+    let timer = (full_timer().into(), KeyPolicy::Keep);
+    let parts = Parts { timer, target: by_key(), retained: TimerId::from_u128(7), time: time(1), request: 2 };
+    for (nth, name) in RequestOp::NAMES.into_iter().enumerate() {
+        let op = RequestOp::arbitrary(nth, &mut parts.clone());
+        assert_eq!(operation_of(&op), name);
+        assert_eq!(RequestOp::arbitrary(nth + RequestOp::NAMES.len(), &mut parts.clone()), op);
+        match op.subject() {
+            Subject::New(timer) => assert_eq!(*timer, parts.timer.0, "{name}"),
+            Subject::Named(target) => assert_eq!(*target, parts.target, "{name}"),
+            Subject::Retained(id) => assert_eq!(id, parts.retained, "{name}"),
         }
     }
 }
@@ -73,6 +106,7 @@ fn a_reply_is_turned_into_that_of_its_own_operation_alone() {
             ("Replay", turned::<ReplayReply>(&reply)),
             ("Purge", turned::<PurgeReply>(&reply)),
         ];
+        assert_eq!(into.map(|(name, _)| name), RequestOp::NAMES, "all are listed");
         for (name, turned) in into {
             assert_eq!(turned, operation_of(&reply) == name, "{reply:?} as a reply to {name}");
         }

@@ -5,7 +5,8 @@
 mod samples;
 
 use bytes::{Bytes, BytesMut};
-use mtimer_protocol::ops::{Cancel, CancelReply, Purge, Replay, Reschedule, Schedule, ScheduleReply};
+use mtimer_protocol::ops::{CancelReply, ScheduleReply};
+use mtimer_protocol::sample::Parts;
 use mtimer_protocol::{
     BrokerEntry, BrokerLoad, BrokerView, ClientMessage, ClientView, ClusterView, Delivery, ErrorCode,
     Heartbeat, MemberView, OpReply, PartitionView, PeerAnswer, PeerRequest, Query, QueryAnswer, Request,
@@ -72,15 +73,19 @@ prop_compose! {
 
 fn op() -> impl Strategy<Value = RequestOp> {
     let policy = prop_oneof![Just(KeyPolicy::Create), Just(KeyPolicy::Replace), Just(KeyPolicy::Keep)];
+    let timer = (timer().prop_map(Into::into), policy);
+    let parts = (timer, target(), id(), time(), any::<u64>());
+    let parts = parts.prop_map(|(timer, target, retained, time, request)| Parts {
+        timer,
+        target,
+        retained,
+        time,
+        request,
+    });
+    let arbitrary = (0..RequestOp::NAMES.len(), parts);
     prop_oneof![
-        (timer(), policy)
-            .prop_map(|(timer, policy)| RequestOp::Schedule(Schedule { timer: timer.into(), policy })),
-        (target(), any::<u64>()).prop_map(|(target, request)| RequestOp::Cancel(Cancel { target, request })),
-        (target(), time(), any::<u64>())
-            .prop_map(|(target, due, request)| RequestOp::Reschedule(Reschedule { target, due, request })),
-        id().prop_map(|id| RequestOp::Replay(Replay { id })),
-        id().prop_map(|id| RequestOp::Purge(Purge { id })),
-        prop::sample::select(RequestOp::samples()),
+        5 => arbitrary.prop_map(|(nth, mut parts)| RequestOp::arbitrary(nth, &mut parts)),
+        1 => prop::sample::select(RequestOp::samples()),
     ]
 }
 

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::operation::{NotDone, Operation, Reply};
 use super::subject::Subject;
-use crate::sample;
+use crate::sample::{self, Source};
 
 /// Cancel a timer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -42,6 +42,10 @@ impl Operation for Cancel {
 
     fn samples() -> Vec<Self> {
         vec![Self { target: sample::id().into(), request: 9 }, Self { target: sample::by_key(), request: 9 }]
+    }
+
+    fn arbitrary(from: &mut impl Source) -> Self {
+        Self { target: from.target(), request: from.request() }
     }
 }
 

@@ -6,6 +6,7 @@ use serde::de::DeserializeOwned;
 
 use super::subject::Subject;
 use crate::error::ErrorCode;
+use crate::sample::Source;
 
 /// One kind of operation.
 pub trait Operation: Serialize + DeserializeOwned {
@@ -28,6 +29,9 @@ pub trait Operation: Serialize + DeserializeOwned {
     /// Values for tests over all operations: one of each form that it has on the wire. New ones go
     /// to the end.
     fn samples() -> Vec<Self>;
+
+    /// One with arbitrary values, for simulated clients and fuzzers.
+    fn arbitrary(from: &mut impl Source) -> Self;
 }
 
 /// Why an operation was not done, as brokers count it.

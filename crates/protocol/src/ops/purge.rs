@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::operation::{NotDone, Operation, Reply};
 use super::subject::Subject;
-use crate::sample;
+use crate::sample::{self, Source};
 
 /// Remove a dead or unconfirmed timer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -38,6 +38,10 @@ impl Operation for Purge {
 
     fn samples() -> Vec<Self> {
         vec![Self { id: sample::id() }]
+    }
+
+    fn arbitrary(from: &mut impl Source) -> Self {
+        Self { id: from.retained() }
     }
 }
 

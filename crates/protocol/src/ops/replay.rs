@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::operation::{NotDone, Operation, Reply};
 use super::subject::Subject;
-use crate::sample;
+use crate::sample::{self, Source};
 
 /// Deliver a dead or unconfirmed timer again, now, with a new retry budget.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -40,6 +40,10 @@ impl Operation for Replay {
 
     fn samples() -> Vec<Self> {
         vec![Self { id: sample::id() }]
+    }
+
+    fn arbitrary(from: &mut impl Source) -> Self {
+        Self { id: from.retained() }
     }
 }
 

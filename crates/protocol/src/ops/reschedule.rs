@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::operation::{NotDone, Operation, Reply};
 use super::subject::Subject;
-use crate::sample;
+use crate::sample::{self, Source};
 
 /// Give a timer another due time.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -46,6 +46,10 @@ impl Operation for Reschedule {
     fn samples() -> Vec<Self> {
         let to = |target| Self { target, due: sample::time(9_000), request: 10 };
         vec![to(sample::by_key()), to(sample::id().into())]
+    }
+
+    fn arbitrary(from: &mut impl Source) -> Self {
+        Self { due: from.time(), target: from.target(), request: from.request() }
     }
 }
 

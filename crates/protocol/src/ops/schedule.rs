@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::operation::{NotDone, Operation, Reply};
 use super::subject::Subject;
-use crate::sample;
+use crate::sample::{self, Source};
 
 /// Schedule a timer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -68,6 +68,11 @@ impl Operation for Schedule {
         let policies = [KeyPolicy::Create, KeyPolicy::Replace, KeyPolicy::Keep];
         let of = |timer: Arc<Timer>| policies.map(|policy| Self { timer: Arc::clone(&timer), policy });
         timers.into_iter().flat_map(of).collect()
+    }
+
+    fn arbitrary(from: &mut impl Source) -> Self {
+        let (timer, policy) = from.timer();
+        Self { timer, policy }
     }
 }
 
