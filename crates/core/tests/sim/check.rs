@@ -1,13 +1,12 @@
-//! The rules: those on each event, checked as it happens, and those on the end of a run.
+//! The rules: those on each event, checked as it happens, and those on the end of a run. What each
+//! operation means to them is in [`super::operations`].
 //!
 //! The numbers are those of `docs/guarantees.md`.
 
-use mtimer_protocol::ops::{self, CancelReply, RescheduleReply, ScheduleReply};
-use mtimer_protocol::{Delivery, OpReply, RequestOp};
-use mtimer_store::ops::Settle;
-use mtimer_store::{Op, Place, Record, Verdict};
+use mtimer_protocol::Delivery;
+use mtimer_store::Place;
 use mtimer_types::limits::REPEAT_HORIZON_MS;
-use mtimer_types::{DeadReason, Ended, Epoch, Mode, PartitionId, Target, Time, TimerId};
+use mtimer_types::{Epoch, Mode, PartitionId, Time, TimerId};
 
 use super::HOP_MS;
 use super::history::{Answered, History, Life, Sent};
@@ -139,129 +138,15 @@ impl History {
         }
     }
 
-    /// A broker answers a client's operation.
-    pub(super) fn answered(&mut self, m: Moment, epoch: Epoch, op: &RequestOp, reply: &OpReply) {
-        let id = match (op, reply) {
-            (RequestOp::Schedule(ops::Schedule { timer, .. }), _) => Some(timer.id),
-            (
-                _,
-                OpReply::Cancel(CancelReply::Cancelled(id) | CancelReply::TooLate(id))
-                | OpReply::Reschedule(RescheduleReply::Rescheduled(id) | RescheduleReply::TooLate(id)),
-            ) => Some(*id),
-            (
-                RequestOp::Cancel(ops::Cancel { target, .. })
-                | RequestOp::Reschedule(ops::Reschedule { target, .. }),
-                _,
-            ) => match target {
-                Target::Id(id) => Some(*id),
-                // Found nothing.
-                Target::Key(..) => Some(TimerId::from_u128(0)),
-            },
-            (RequestOp::Replay(ops::Replay { id }) | RequestOp::Purge(ops::Purge { id }), _) => Some(*id),
-        };
-        self.note(m.ms, id, || format!("broker {} answers {reply:?} to {op:?}", m.broker));
-        if !op.is_answered_by(reply) {
-            self.fail(m.ms, id, "answered as another operation");
-        }
-        let mut at = Answered { seq: self.seq, ms: m.ms, epoch, applied: self.seq };
-        match (op, reply) {
-            (
-                RequestOp::Schedule(ops::Schedule { timer, .. }),
-                OpReply::Schedule(ScheduleReply::Scheduled { replaced, .. }),
-            ) => {
-                self.life(timer.id).answered_ok = true;
-                if let Some(old) = replaced {
-                    self.life(*old).replaced.get_or_insert(at);
-                }
-            }
-            (
-                RequestOp::Schedule(ops::Schedule { timer, .. }),
-                OpReply::Schedule(ScheduleReply::Ended(Ended::Acknowledged)),
-            ) => {
-                self.life(timer.id).answered_ok = true;
-            }
-            (RequestOp::Cancel(ops::Cancel { request, .. }), OpReply::Cancel(CancelReply::TooLate(id))) => {
-                at.applied = self.applied.get(request).copied().unwrap_or(at.seq);
-                let life = self.life(*id);
-                if life.too_late.is_none_or(|before| life.replayed_since(before.applied)) {
-                    life.too_late = Some(at);
-                }
-            }
-            (
-                RequestOp::Reschedule(ops::Reschedule { due, request, .. }),
-                OpReply::Reschedule(RescheduleReply::Rescheduled(id)),
-            ) => {
-                at.applied = self.applied.get(request).copied().unwrap_or(at.seq);
-                let life = self.life(*id);
-                if life.moved.is_none_or(|(before, _)| before.applied < at.applied) {
-                    life.moved = Some((at, *due));
-                }
-            }
-            (RequestOp::Cancel(_), OpReply::Cancel(CancelReply::Cancelled(id))) => {
-                self.life(*id).cancelled.get_or_insert(at);
-                if self.knows_of_sent(*id, epoch) {
-                    self.fail(m.ms, Some(*id), "6: answered as cancelled, and was sent before");
-                }
-            }
-            _ => {}
-        }
-    }
-
     /// Whether the owner of this epoch can know of a delivery of the timer: not of one that a
     /// predecessor has begun at a time that the owner's clock had not nearly reached when its
     /// ownership began (see `docs/guarantees.md`, under "When partitions change hands").
-    fn knows_of_sent(&self, id: TimerId, epoch: Epoch) -> bool {
+    pub(super) fn knows_of_sent(&self, id: TimerId, epoch: Epoch) -> bool {
         let ownerships = &self.owners[usize::from(id.partition().0)];
         let begun = ownerships.iter().find(|r| r.epoch == epoch).and_then(|r| r.begun);
         let known = |s: &Sent| s.epoch == epoch || begun.is_none_or(|begun| s.time <= begun + HANDOVER_MS);
         let life = &self.lives[&id];
         life.sent.iter().filter(|s| life.reborn.is_none_or(|at| s.seq > at)).any(known)
-    }
-
-    /// A live timer has ended in the store: for a reason that its clients know.
-    pub(super) fn check_end(
-        &mut self,
-        ms: u64,
-        now: Time,
-        id: TimerId,
-        op: &Op,
-        after: Option<&(Record, Place)>,
-    ) {
-        let life = &self.lives[&id];
-        let wrong = match op {
-            Op::Settle(Settle { verdict: Verdict::Ack | Verdict::LateAck { .. }, .. }) if !life.ok_given => {
-                Some("1: acknowledged, and no handler has said ok")
-            }
-            Op::Settle(Settle { verdict: Verdict::Expired { .. }, .. }) => match life.deadline {
-                None => Some("deadline: expired, and has none"),
-                // A timer that has failed, and whose next attempt would come after the deadline,
-                // ends when that is known.
-                Some(deadline) if now < deadline && life.sent.is_empty() && life.given_back.is_none() => {
-                    Some("deadline: expired before it")
-                }
-                Some(_) => None,
-            },
-            Op::Settle(Settle { verdict: Verdict::Dead { reason, .. }, .. }) => {
-                let complete =
-                    after.is_some_and(|(r, _)| r.progress.failed > 0 && r.progress.last_error.is_some());
-                match reason {
-                    DeadReason::Stopped if !life.cancel_asked => Some("8: stopped, and nobody has cancelled"),
-                    DeadReason::Stopped => None,
-                    _ if !complete => Some("8: a dead letter without attempts or error"),
-                    DeadReason::Failed if !life.final_given => Some("8: failed, and no handler has said so"),
-                    _ => None,
-                }
-            }
-            Op::Cancel(_) if !life.cancel_asked => Some("1: cancelled, and nobody has asked"),
-            Op::Purge(_) | Op::Replay(_) | Op::Trim(_) => Some("1: a live timer was removed as a dead one"),
-            Op::Reschedule(_) | Op::Park(_) | Op::Unpark(_) | Op::Take(_) => {
-                Some("1: ended by an operation that ends nothing")
-            }
-            _ => None,
-        };
-        if let Some(text) = wrong {
-            self.fail(ms, Some(id), text);
-        }
     }
 
     /// A client has received a delivery when the deciding clock showed `deciding_ms`.
@@ -355,23 +240,5 @@ impl History {
     fn by_force(&self, at: PartitionId, life: &Life) -> usize {
         let owners = self.owners[usize::from(at.0)].iter().filter(|owner| owner.by_force);
         owners.filter(|owner| life.sent.iter().any(|sent| sent.epoch == owner.epoch)).count()
-    }
-
-    /// Which timer an operation is about, as far as its request says.
-    pub(super) fn note_asked(&mut self, op: &RequestOp) {
-        match op {
-            RequestOp::Schedule(ops::Schedule { timer, .. }) => self.asked_schedule(timer),
-            RequestOp::Cancel(ops::Cancel { target: Target::Id(id), .. }) => {
-                self.life(*id).cancel_asked = true
-            }
-            RequestOp::Cancel(ops::Cancel { target: Target::Key(dest, key), .. }) => {
-                let name = (dest.app().to_owned(), key.as_str().to_owned());
-                let named = self.lives.values_mut().filter(|l| l.name.as_ref() == Some(&name));
-                named.for_each(|l| l.cancel_asked = true);
-                self.cancelled_names.insert(name);
-            }
-            RequestOp::Purge(ops::Purge { id }) => self.life(*id).purge_asked = true,
-            _ => {}
-        }
     }
 }

@@ -1,13 +1,13 @@
 //! The history of each timer, as its clients, its brokers and the store saw it.
 //!
-//! Nothing is judged here but by calling the rules of [`super::check`], which look at each event as
-//! it comes and at the whole at the end.
+//! Nothing is judged here but by calling the rules of [`super::check`] and [`super::operations`],
+//! which look at each event as it comes and at the whole at the end.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use mtimer_store::ops::{Reschedule, Settle};
-use mtimer_store::{Answer, Op, Place, Record, RescheduleAnswer, Verdict};
+use mtimer_store::ops::Settle;
+use mtimer_store::{Answer, Op, Place, Record, Verdict};
 use mtimer_types::limits::REPEAT_HORIZON_MS;
 use mtimer_types::{Epoch, HandlerOutcome, Mode, PartitionId, Time, Timer, TimerId};
 
@@ -139,7 +139,7 @@ pub(crate) struct History {
     pub(super) lives: BTreeMap<TimerId, Life>,
     /// By partition.
     pub(super) owners: Vec<Vec<Ownership>>,
-    /// When each cancel or reschedule was first applied.
+    /// When each request that has a number was first applied.
     pub(super) applied: HashMap<u64, u64>,
     /// Keys by which timers were cancelled, whenever they came.
     pub(super) cancelled_names: HashSet<Name>,
@@ -287,9 +287,7 @@ impl History {
             format!("{id}: epoch {epoch} at {now}: {op:?} -> {answer:?}, now {place:?}")
         });
         let seq = self.seq;
-        let moves = matches!(answer, Answer::Reschedule(RescheduleAnswer::Rescheduled(_)));
-        let moves = moves
-            && matches!(op, Op::Reschedule(Reschedule { request, .. }) if !self.applied.contains_key(&request.0));
+        let moves = self.moves(op, answer);
         let life = self.life(id);
         if moves {
             life.move_applied = seq;

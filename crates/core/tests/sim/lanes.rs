@@ -10,14 +10,14 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use mtimer_core::{Call, CallAnswer, Input};
 use mtimer_store::conformance::properties;
-use mtimer_store::ops::{Cancel, Reschedule};
+use mtimer_store::ops::Subject;
 use mtimer_store::{
-    Answer, Batch, CancelAnswer, Census, Health, Lane, LaneError, Listed, Listing, Load, Loaded, Op, Refusal,
-    RescheduleAnswer, ScheduleAnswer, Store,
+    Answer, Batch, Census, Health, Lane, LaneError, Listed, Listing, Load, Loaded, Op, Refusal, Store,
 };
-use mtimer_types::{Epoch, PartitionId, Target, Time, TimerId};
+use mtimer_types::{Epoch, PartitionId, Target, Time};
 
 use super::history::By;
+use super::operations::touched;
 use super::{Event, Sabotage, World};
 
 /// How long a claim takes at least that replicas do not confirm, ms.
@@ -327,7 +327,7 @@ impl World {
                 let by = By { ms: self.ms, now, is_behind, epoch: lane.epoch() };
                 self.history.applied(by, id, &op, &answer, after);
             }
-            if let Op::Cancel(Cancel { request, .. }) | Op::Reschedule(Reschedule { request, .. }) = &op
+            if let Subject::Named { request, .. } = op.subject()
                 // A refused operation is not applied: a repeat may be.
                 && !matches!(answer, Answer::Refused(_))
             {
@@ -339,28 +339,4 @@ impl World {
         answers.extend(unconfirmed_claim);
         Ok(answers)
     }
-}
-
-/// The timers that an operation may have changed.
-fn touched(op: &Op, answer: &Answer) -> Vec<TimerId> {
-    let other = match op {
-        Op::Schedule(_) => match answer {
-            Answer::Schedule(ScheduleAnswer::Scheduled { replaced, .. }) => *replaced,
-            _ => None,
-        },
-        Op::Cancel(_) => match answer {
-            Answer::Cancel(
-                CancelAnswer::Cancelled(id) | CancelAnswer::TooLate(id) | CancelAnswer::Died { id, .. },
-            ) => Some(*id),
-            _ => None,
-        },
-        Op::Reschedule(_) => match answer {
-            Answer::Reschedule(RescheduleAnswer::Rescheduled(id)) => Some(*id),
-            _ => None,
-        },
-        Op::Take(_) | Op::Settle(_) | Op::Park(_) | Op::Unpark(_) => None,
-        Op::Replay(_) | Op::Purge(_) | Op::Trim(_) => None,
-    };
-    let named = op.id().filter(|id| Some(*id) != other);
-    named.into_iter().chain(other).collect()
 }

@@ -211,7 +211,7 @@ impl World {
     }
 
     pub(super) fn ask(&mut self, op: RequestOp) {
-        self.history.note_asked(&op);
+        self.history.asked(&op);
         self.load.last_ask += 1;
         let ask = self.load.last_ask;
         self.load.asks.insert(ask, Ask { op, first_sent: None, asked: self.ms, to: None });

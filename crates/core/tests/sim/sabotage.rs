@@ -4,9 +4,8 @@
 use mtimer_core::Call;
 use mtimer_protocol::ops::{self, ScheduleReply};
 use mtimer_protocol::{Delivery, OpReply, RequestOp, Settlement};
-use mtimer_store::ops::{
-    Cancel, MoveAnswer, PurgeAnswer, ReplayAnswer, Reschedule, Schedule, Settle, SettleAnswer, TrimAnswer,
-};
+use mtimer_store::conformance::properties;
+use mtimer_store::ops::{Cancel, MoveAnswer, Reschedule, Schedule, Settle, SettleAnswer, TrimAnswer};
 use mtimer_store::{Answer, CancelAnswer, Op, Refusal, RescheduleAnswer, ScheduleAnswer, Verdict};
 use mtimer_types::{Epoch, HandlerOutcome, Headers, Mode, Target};
 
@@ -161,14 +160,13 @@ impl Sabotage {
     /// The answers that a broker assumes for a batch that does not reach the store.
     pub(super) fn answer_alone(ops: &[Op]) -> Vec<Answer> {
         let one = |op: &Op| match op {
+            op if properties::is_of_client(op) => Answer::Refused(Refusal::NotReplicated),
             Op::Settle(_) => Answer::Settle(SettleAnswer::Done),
             Op::Take(_) => Answer::Take(MoveAnswer::Done),
             Op::Park(_) => Answer::Park(MoveAnswer::Done),
             Op::Unpark(_) => Answer::Unpark(MoveAnswer::Done),
-            Op::Replay(_) => Answer::Replay(ReplayAnswer::Gone),
-            Op::Purge(_) => Answer::Purge(PurgeAnswer::Gone),
             Op::Trim(_) => Answer::Trim(TrimAnswer { removed: 0, more: false }),
-            Op::Schedule(_) | Op::Cancel(_) | Op::Reschedule(_) => Answer::Refused(Refusal::NotReplicated),
+            other => unreachable!("{other:?} is of a client"),
         };
         ops.iter().map(one).collect()
     }
