@@ -2,9 +2,12 @@
 //! unanswered ones.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::iter::repeat_n;
+use std::sync::Arc;
 
 use mtimer_core::{SessionEvent, SessionId};
-use mtimer_protocol::ops::{Cancel, Purge, Replay, Reschedule, Schedule};
+use mtimer_protocol::ops::{Reschedule, Schedule};
+use mtimer_protocol::sample::Source;
 use mtimer_protocol::{ErrorCode, OpReply, Query, Request, RequestOp};
 use mtimer_types::{
     Destination, Headers, Key, KeyPolicy, Mode, PartitionId, RetryTiers, Target, Time, Timer, TimerId,
@@ -61,15 +64,53 @@ pub(super) fn dest(n: u64) -> Destination {
 }
 
 pub(super) fn partition_of(op: &RequestOp) -> PartitionId {
-    match op {
-        RequestOp::Schedule(Schedule { timer, .. }) => timer.id.partition(),
-        RequestOp::Cancel(Cancel { target, .. }) | RequestOp::Reschedule(Reschedule { target, .. }) => {
-            match target {
-                Target::Id(id) => id.partition(),
-                Target::Key(dest, key) => PartitionId::of_key(dest, key, PARTITIONS),
-            }
-        }
-        RequestOp::Replay(Replay { id }) | RequestOp::Purge(Purge { id }) => id.partition(),
+    op.subject().partition(PARTITIONS)
+}
+
+/// How often clients ask for an operation on a timer that they have scheduled, beside the others.
+fn weight(name: &str) -> usize {
+    match name {
+        // See `schedule_one`.
+        "Schedule" => 0,
+        "Cancel" => 50,
+        "Reschedule" => 30,
+        "Replay" => 13,
+        "Purge" => 7,
+        // A new one is asked for, too.
+        _ => 20,
+    }
+}
+
+/// The parts of an operation on a timer.
+struct Drawn<'a> {
+    world: &'a mut World,
+    target: Target,
+    /// If no timer is dead or unconfirmed.
+    id: TimerId,
+    request: u64,
+}
+
+impl Source for Drawn<'_> {
+    fn timer(&mut self) -> (Arc<Timer>, KeyPolicy) {
+        self.world.new_timer()
+    }
+
+    fn target(&mut self) -> Target {
+        self.target.clone()
+    }
+
+    fn retained(&mut self) -> TimerId {
+        let kept = self.world.history.kept();
+        if kept.is_empty() { self.id } else { self.world.rng.pick(&kept) }
+    }
+
+    fn time(&mut self) -> Time {
+        let now = self.world.client_time();
+        now + self.world.rng.log_between(1, self.world.plan.due_ms)
+    }
+
+    fn request(&mut self) -> u64 {
+        self.request
     }
 }
 
@@ -101,6 +142,12 @@ impl World {
     }
 
     fn schedule_one(&mut self) {
+        self.load.scheduled += 1;
+        let (timer, policy) = self.new_timer();
+        self.ask(RequestOp::Schedule(Schedule { timer, policy }));
+    }
+
+    fn new_timer(&mut self) -> (Arc<Timer>, KeyPolicy) {
         let d = dest(self.rng.pick(&[0, 0, 1, 2, 9, 9, 9, 7]));
         let now = self.client_time();
         let due = match self.rng.below(10) {
@@ -127,8 +174,7 @@ impl World {
         if timer.id.random().is_multiple_of(4) {
             timer.headers = Headers::new([("tenant", "acme")]).expect("they are valid");
         }
-        self.load.scheduled += 1;
-        self.ask(RequestOp::Schedule(Schedule { timer: timer.into(), policy }));
+        (timer.into(), policy)
     }
 
     /// A plain timer.
@@ -158,15 +204,10 @@ impl World {
         let name = self.load.names.iter().nth(name).cloned().filter(|_| self.rng.chance(25));
         let target = name.map_or(Target::Id(id), |(dest, key)| Target::Key(dest, key));
         let request = self.rng.next_u64();
-        let op = match self.rng.below(100) {
-            0..=49 => RequestOp::Cancel(Cancel { target, request }),
-            50..=79 => {
-                let due = self.client_time() + self.rng.log_between(1, self.plan.due_ms);
-                RequestOp::Reschedule(Reschedule { target, due, request })
-            }
-            80..=92 => RequestOp::Replay(Replay { id: self.ended_one().unwrap_or(id) }),
-            _ => RequestOp::Purge(Purge { id: self.ended_one().unwrap_or(id) }),
-        };
+        let often = |(nth, name)| repeat_n(nth, weight(name));
+        let choices: Vec<usize> = RequestOp::NAMES.into_iter().enumerate().flat_map(often).collect();
+        let nth = self.rng.pick(&choices);
+        let op = RequestOp::arbitrary(nth, &mut Drawn { world: self, target, id, request });
         self.ask(op);
     }
 
@@ -179,12 +220,6 @@ impl World {
             let due = self.client_time() + self.rng.log_between(1, 1_000);
             self.ask(RequestOp::Reschedule(Reschedule { target, due, request }));
         }
-    }
-
-    /// A dead or unconfirmed timer.
-    fn ended_one(&mut self) -> Option<TimerId> {
-        let kept = self.history.kept();
-        (!kept.is_empty()).then(|| self.rng.pick(&kept))
     }
 
     fn query_one(&mut self) {
