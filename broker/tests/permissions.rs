@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use mtimer_access::{TokenEntry, Verb};
 use mtimer_broker::{AccessOptions, Broker, BrokerOptions, PeerToken};
-use mtimer_protocol::ops::{Cancel, Purge, Replay, Reschedule, Schedule};
+use mtimer_protocol::sample::Parts;
 use mtimer_protocol::{
     ClientMessage, ErrorCode, Hello, OpReply, Query, QueryAnswer, RequestOp, Role, ServerMessage,
     SettleRefusal, Settlement,
@@ -18,9 +18,7 @@ use mtimer_store::MemoryStore;
 use mtimer_types::{Epoch, HandlerOutcome, Key, KeyPolicy, Target, Time, Timer};
 use support::http::{address, get, get_with, on_loopback};
 use support::tokens::{entry, replace_file, token, tokens_of, with_token, write_tokens};
-use support::{
-    Client, broker_on, count, dest, frame, heartbeat, hello, options, schedule, timer, until_async,
-};
+use support::{Client, broker_on, count, dest, frame, heartbeat, hello, options, timer, until_async};
 
 /// The number of the token that has this verb on `*`, and no other.
 fn number(verb: Verb) -> u8 {
@@ -46,15 +44,6 @@ async fn one_token_each_on(store: &MemoryStore, path: &Path) -> Broker {
 
 async fn with_verb(broker: &Broker, verb: Verb) -> Client {
     with_token(broker, number(verb)).await
-}
-
-/// The verb that an operation needs.
-fn needed(op: &RequestOp) -> Verb {
-    match op {
-        RequestOp::Schedule(_) => Verb::Schedule,
-        RequestOp::Cancel(_) | RequestOp::Reschedule(_) => Verb::Cancel,
-        RequestOp::Replay(_) | RequestOp::Purge(_) => Verb::Operate,
-    }
 }
 
 /// Whether the operation is allowed.
@@ -136,29 +125,23 @@ async fn each_verb_opens_its_own_requests_and_no_others() {
     for verb in Verb::ALL {
         let client = &mut with_verb(&broker, verb).await;
         let new = timer("app", 60_000, b"");
-        let with_key = |policy| {
-            let keyed = Timer { key: Key::new("k").ok(), ..timer("app", 60_000, b"") };
-            RequestOp::Schedule(Schedule { timer: Arc::new(keyed), policy })
-        };
-        let cancel = |target| RequestOp::Cancel(Cancel { target, request: 1 });
+        let keyed = || Timer { key: Key::new("k").ok(), ..timer("app", 60_000, b"") };
         let by_key = || Target::Key(dest("app"), Key::new("k").unwrap());
-        let reschedule =
-            |target| RequestOp::Reschedule(Reschedule { target, due: Time::from_ms(1 << 41), request: 1 });
         // The samples are of a partition that this cluster does not have: they come as far as the
         // permission, which is looked at before.
         let of_this_cluster = [
-            schedule(&new),
-            with_key(KeyPolicy::Keep),
-            with_key(KeyPolicy::Replace),
-            cancel(by_key()),
-            cancel(new.id.into()),
-            reschedule(by_key()),
-            reschedule(new.id.into()),
-            RequestOp::Replay(Replay { id: new.id }),
-            RequestOp::Purge(Purge { id: new.id }),
+            (new.clone(), KeyPolicy::Create, Target::Id(new.id)),
+            (keyed(), KeyPolicy::Keep, by_key()),
+            (keyed(), KeyPolicy::Replace, by_key()),
         ];
-        for op in of_this_cluster.into_iter().chain(RequestOp::samples()) {
-            let (needed, what) = (needed(&op), format!("{op:?} with {verb}"));
+        let all_of = |(timer, policy, target): (Timer, KeyPolicy, Target)| {
+            let (timer, time) = ((Arc::new(timer), policy), Time::from_ms(1 << 41));
+            let mut parts = Parts { timer, target, retained: new.id, time, request: 1 };
+            (0..RequestOp::NAMES.len()).map(move |nth| RequestOp::arbitrary(nth, &mut parts))
+        };
+        for op in of_this_cluster.into_iter().flat_map(all_of).chain(RequestOp::samples()) {
+            // `crates/access/tests/matrix.rs` compares the operation's verb with the documented one.
+            let (needed, what) = (op.verb(), format!("{op:?} with {verb}"));
             assert_eq!(allows_op(client, op).await, verb == needed, "{what}");
         }
         let drain = Query::Drain { broker: "127.0.0.1:1".to_owned(), drain: true };

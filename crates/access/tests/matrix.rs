@@ -1,10 +1,10 @@
 //! The permission that each request needs, as a table: every kind of message against every verb on
-//! every kind of pattern.
+//! every kind of pattern. For operations it is the table that users read, in `docs/security.md`.
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 use mtimer_access::{Grant, Principal, Verb, needs};
-use mtimer_protocol::ops::{Cancel, Reschedule};
+use mtimer_protocol::ops::Subject;
 use mtimer_protocol::sample::{by_key, dest, id};
 use mtimer_protocol::{
     BrokerLoad, ClientMessage, Heartbeat, Hello, MAGIC, PeerRequest, Query, RequestOp, Role, Settlement,
@@ -39,20 +39,49 @@ fn heartbeat() -> Heartbeat {
     }
 }
 
-/// What an operation needs: the verb, and on which patterns it is enough.
+/// What an operation needs by its row in `docs/security.md`: the verb, and on which patterns it is
+/// enough.
 fn needed(op: &RequestOp) -> (Verb, [bool; 4]) {
-    let of_target = |target: &Target| match target {
-        Target::Key(..) => ON_DEST,
-        Target::Id(_) => EVERYWHERE,
+    let document = include_str!("../../../docs/security.md");
+    let name = in_words(op);
+    let by = match op.subject() {
+        Subject::New(_) | Subject::Retained(_) => "",
+        Subject::Named(Target::Key(..)) => " by key",
+        Subject::Named(Target::Id(_)) => " by id",
     };
-    match op {
-        // With replace it ends the timer that has the key, and needs no `cancel`: see
-        // docs/security.md.
-        RequestOp::Schedule(_) => (Verb::Schedule, ON_DEST),
-        RequestOp::Cancel(Cancel { target, .. }) => (Verb::Cancel, of_target(target)),
-        RequestOp::Reschedule(Reschedule { target, .. }) => (Verb::Cancel, of_target(target)),
-        RequestOp::Replay(_) | RequestOp::Purge(_) => (Verb::Operate, EVERYWHERE),
+    // "by key" at the end of a row is said of all its names.
+    let is_its = |requests: &str| {
+        let (names, of) = requests.find(" by ").map_or((requests, ""), |at| requests.split_at(at));
+        of == by && names.split(", ").any(|n| n == name)
+    };
+    let row = |line: &'static str| {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let [_, requests, verb, on, _] = cells[..] else { return None };
+        is_its(requests).then_some((verb, on))
+    };
+    let rows: Vec<_> = document.lines().filter_map(row).collect();
+    let [(verb, on)] = rows[..] else {
+        panic!("docs/security.md has {} rows with `{name}{by}`, and should have one", rows.len());
+    };
+    let enough = match on {
+        "the destination" => ON_DEST,
+        "`*`" => EVERYWHERE,
+        other => panic!("docs/security.md: `{name}{by}` needs {verb} on {other}: unknown here"),
+    };
+    (verb.trim_matches('`').parse().unwrap(), enough)
+}
+
+/// The name of an operation as documents write it: `ExtendDeadline` is "extend deadline".
+fn in_words(op: &RequestOp) -> String {
+    let text = format!("{op:?}");
+    let mut words = String::new();
+    for letter in text.chars().take_while(|letter| *letter != '(') {
+        if letter.is_uppercase() && !words.is_empty() {
+            words.push(' ');
+        }
+        words.push(letter.to_ascii_lowercase());
     }
+    words
 }
 
 /// Messages that need a verb.
