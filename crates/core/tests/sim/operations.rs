@@ -110,7 +110,7 @@ impl History {
                 Verdict::Ack | Verdict::LateAck { .. } if !life.ok_given => {
                     Some("1: acknowledged, and no handler has said ok")
                 }
-                Verdict::Expired => match life.deadline {
+                Verdict::Expired { .. } => match life.deadline {
                     None => Some("deadline: expired, and has none"),
                     // A timer that has failed, and whose next attempt would come after the
                     // deadline, ends when that is known.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use mtimer_core::{Effect, Engine, EngineOptions, Input, Now, SessionEvent, SessionId};
-use mtimer_protocol::ops::{Cancel, Purge, Replay, Reschedule, Schedule};
+use mtimer_protocol::sample::Source;
 use mtimer_protocol::{
     BrokerEntry, Delivery, OpReply, Query, QueryAnswer, Request, RequestOp, ServerMessage, Settlement,
     Topology,
@@ -261,25 +261,15 @@ impl<B: Backend> World<B> {
     }
 
     fn operation(&mut self, program: &mut Program<'_>) -> RequestOp {
-        let kind = program.byte() % 16;
-        // Another number for each: a repeated one gets the answer of the first time, which proves
-        // nothing.
-        self.requests += 1;
-        let request = self.requests;
-        match kind {
-            0..=7 => {
-                let timer = if kind < 6 { self.new_timer(program) } else { self.repeated(program) };
-                let policy = program.one([KeyPolicy::Create, KeyPolicy::Replace, KeyPolicy::Keep]);
-                RequestOp::Schedule(Schedule { timer, policy })
-            }
-            8..=11 => RequestOp::Cancel(Cancel { target: self.target(program), request }),
-            12 | 13 => {
-                let due = self.due(program);
-                RequestOp::Reschedule(Reschedule { target: self.target(program), due, request })
-            }
-            14 => RequestOp::Replay(Replay { id: self.id(program) }),
-            _ => RequestOp::Purge(Purge { id: self.id(program) }),
-        }
+        let byte = program.byte();
+        let nth = match byte {
+            // Each operation in turn, new ones included. Other bytes keep their meaning when one
+            // comes, so that the corpus keeps its value.
+            240.. => usize::from(byte - 240),
+            _ => [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 3, 4][usize::from(byte % 16)],
+        };
+        let repeats = matches!(byte % 16, 6 | 7);
+        RequestOp::arbitrary(nth, &mut Drawn { world: self, program, repeats })
     }
 
     fn due(&mut self, program: &mut Program<'_>) -> Time {
@@ -588,6 +578,43 @@ impl<B: Backend> World<B> {
             assert!(client.unanswered.is_empty(), "requests without a reply: {:?}", client.unanswered);
             assert!(client.unsettled.is_empty(), "settlements without an answer: {:?}", client.unsettled);
         }
+    }
+}
+
+/// The parts of an operation, by the next bytes of a program.
+struct Drawn<'a, 'p, B: Backend> {
+    world: &'a mut World<B>,
+    program: &'a mut Program<'p>,
+    /// A timer is one that was asked for before.
+    repeats: bool,
+}
+
+impl<B: Backend> Source for Drawn<'_, '_, B> {
+    fn timer(&mut self) -> (Arc<Timer>, KeyPolicy) {
+        let timer = match self.repeats {
+            true => self.world.repeated(self.program),
+            false => self.world.new_timer(self.program),
+        };
+        (timer, self.program.one([KeyPolicy::Create, KeyPolicy::Replace, KeyPolicy::Keep]))
+    }
+
+    fn target(&mut self) -> Target {
+        self.world.target(self.program)
+    }
+
+    fn retained(&mut self) -> TimerId {
+        self.world.id(self.program)
+    }
+
+    fn time(&mut self) -> Time {
+        self.world.due(self.program)
+    }
+
+    /// Another number for each: a repeated one gets the answer of the first time, which proves
+    /// nothing.
+    fn request(&mut self) -> u64 {
+        self.world.requests += 1;
+        self.world.requests
     }
 }
 
