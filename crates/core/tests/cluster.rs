@@ -59,7 +59,7 @@ fn wrong(world: &World) -> Result<(), String> {
 #[test]
 fn elections() {
     let stats = RefCell::new(Stats::default());
-    let failed = Explore::new("cluster", "elections").run(|seed, log| {
+    let failed = Explore::new("cluster", "elections", 0).run(|seed, log| {
         let (world, result) = live(seed, None);
         if !log {
             stats.borrow_mut().add(&world);

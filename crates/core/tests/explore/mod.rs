@@ -55,11 +55,13 @@ pub(crate) fn guarded<T>(run: impl FnOnce() -> T) -> Result<T, String> {
 pub(crate) struct Explore {
     binary: &'static str,
     test: &'static str,
+    /// The upper half of new seeds.
+    upper: u64,
 }
 
 impl Explore {
-    pub(crate) fn new(binary: &'static str, test: &'static str) -> Self {
-        Self { binary, test }
+    pub(crate) fn new(binary: &'static str, test: &'static str, upper: u64) -> Self {
+        Self { binary, test, upper }
     }
 
     /// Runs one seed after the other; returns how many failed. `check(seed, log)` returns the
@@ -97,7 +99,7 @@ impl Explore {
         (0..).take_while(|n| more(*n)).for_each(|n| {
             let mut hasher = random.build_hasher();
             hasher.write_u64(n);
-            one(hasher.finish() >> 32);
+            one(hasher.finish() >> 32 | self.upper << 32);
         });
         failed
     }
@@ -110,7 +112,7 @@ impl Explore {
     }
 
     fn fail(&self, seed: u64, told: &str) -> ! {
-        let Self { binary, test } = self;
+        let Self { binary, test, .. } = self;
         panic!(
             "{told}\n\nseed {seed} of {test} fails. To repeat it:\n\n    \
              MTIMER_SIM_SEED={seed} cargo test -p mtimer-core --test {binary} -- --exact {test}\n\n\

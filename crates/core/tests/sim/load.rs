@@ -205,7 +205,8 @@ impl World {
         let target = name.map_or(Target::Id(id), |(dest, key)| Target::Key(dest, key));
         let request = self.rng.next_u64();
         let often = |(nth, name)| repeat_n(nth, weight(name));
-        let choices: Vec<usize> = RequestOp::NAMES.into_iter().enumerate().flat_map(often).collect();
+        let names = RequestOp::NAMES.into_iter().take(self.plan.operations);
+        let choices: Vec<usize> = names.enumerate().flat_map(often).collect();
         let nth = self.rng.pick(&choices);
         let op = RequestOp::arbitrary(nth, &mut Drawn { world: self, target, id, request });
         self.ask(op);

@@ -1,5 +1,6 @@
 //! The parameters of a run, drawn from its seed.
 
+use mtimer_protocol::RequestOp;
 use mtimer_store::conformance::SeededRandom;
 
 use super::Sabotage;
@@ -7,6 +8,16 @@ use super::Sabotage;
 const MINUTE: u64 = 60_000;
 const HOUR: u64 = 60 * MINUTE;
 const DAY: u64 = 24 * HOUR;
+
+/// In runs whose seed is below 2^32 clients ask for so many operations, the first in
+/// [`RequestOp::NAMES`].
+const FIRST_OPERATIONS: u64 = 5;
+
+/// How many operations have come since: the upper half of a new seed. So a seed that is recorded
+/// keeps its history when another one comes.
+pub(crate) fn newer_operations() -> u64 {
+    RequestOp::NAMES.len() as u64 - FIRST_OPERATIONS
+}
 
 /// The focus of a run. A profile fixes which promises apply; the seed draws everything else.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,6 +58,8 @@ pub(crate) struct Plan {
     /// Whether the brokers know a topology. One broker alone may have none.
     pub(crate) clustered: bool,
     pub(crate) timers: u64,
+    /// Clients ask for the first so many operations in [`RequestOp::NAMES`].
+    pub(crate) operations: usize,
     /// How long timers are scheduled in quick succession, ms.
     pub(crate) load_ms: u64,
     /// How long faults and edits go on at long intervals after that, ms.
@@ -84,6 +97,7 @@ impl Plan {
             brokers,
             clustered: brokers > 1 || profile == Profile::Handovers || rng.chance(50),
             timers: rng.between(30, 160),
+            operations: (FIRST_OPERATIONS + (seed >> 32)) as usize,
             load_ms: rng.between(3_000, 12_000),
             far_ms: match (profile, far) {
                 (Profile::Clocks, _) => rng.between(10_000, 5 * MINUTE),
