@@ -10,7 +10,7 @@ use mtimer_client::{
     Target, Time, TimerId, limits,
 };
 use mtimer_protocol::ops;
-use mtimer_protocol::ops::{CancelReply, PurgeReply, ReplayReply, RescheduleReply, ScheduleReply};
+use mtimer_protocol::ops::{CancelReply, ReplayReply, RescheduleReply, ScheduleReply};
 use mtimer_protocol::{
     ClientMessage, OpReply, Query, QueryAnswer, Request, RequestOp, ServerMessage, Status,
 };
@@ -413,7 +413,10 @@ async fn answers_of_every_kind_reach_their_calls() {
                         RequestOp::Cancel(_) => OpReply::Cancel(CancelReply::NotFound),
                         RequestOp::Reschedule(_) => OpReply::Reschedule(RescheduleReply::Rescheduled(id)),
                         RequestOp::Replay(_) => OpReply::Replay(ReplayReply::KeyTaken(id)),
-                        RequestOp::Purge(_) => OpReply::Purge(PurgeReply::Done),
+                        op => {
+                            let own = |reply: &OpReply| op.is_answered_by(reply);
+                            OpReply::samples().into_iter().find(own).expect("a sample")
+                        }
                     };
                     let replies = request.ops.iter().map(reply).collect();
                     peer.send(ServerMessage::Reply { corr: request.corr, replies }).await;
