@@ -70,7 +70,7 @@ impl Engine {
                 self.move_to(id, due);
             }
             MemoryEffect::Replayed(id) => self.fetch(id),
-            MemoryEffect::Changed(id) => self.changed(id),
+            MemoryEffect::Extended { id, deadline } => self.extended(id, deadline),
         }
     }
 
@@ -127,13 +127,16 @@ impl Engine {
         }
     }
 
-    /// The store has changed a timer where it is: wherever that is, it is read.
-    fn changed(&mut self, id: TimerId) {
-        if self.partition(id.partition()).is_some_and(|p| p.table.contains(id)) {
-            self.read_anew(id);
-        } else {
-            self.look(id.partition(), Target::Id(id));
+    /// A timer has another deadline: it is read, wherever it is. Until then one that is under way
+    /// goes by the earlier of the two. Thus it is not sent again after the new one, and whether it
+    /// has expired is up to the store.
+    fn extended(&mut self, id: TimerId, deadline: Time) {
+        let entry = self.partition(id.partition()).and_then(|p| p.table.get_mut(id));
+        let Some(entry) = entry else { return self.look(id.partition(), Target::Id(id)) };
+        if entry.state.is_under_way() && !entry.record.timer.is_past_deadline(deadline) {
+            Arc::make_mut(&mut entry.record.timer).deadline = Some(deadline);
         }
+        self.read_anew(id);
     }
 
     /// An operation of a client that was not applied.

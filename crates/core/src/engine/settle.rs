@@ -77,6 +77,7 @@ impl Engine {
             Verdict::Retry { failed, error, .. } if answer == SettleAnswer::Died => {
                 Verdict::Dead { reason: DeadReason::Stopped, failed, error }
             }
+            Verdict::Retry { fire, .. } if answer == SettleAnswer::Expired => Verdict::Expired { next: fire },
             other => other,
         };
         let done = answer != SettleAnswer::Gone;

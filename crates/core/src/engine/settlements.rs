@@ -163,12 +163,11 @@ impl Engine {
                 RetryDecision::Retry { tier, delay_ms } => {
                     // The clock of the owner that has sent it may have been ahead.
                     let fire = (now.time + delay_ms).max(timer.due);
-                    if timer.is_past_deadline(fire) {
-                        Verdict::Expired { next: fire }
-                    } else {
+                    // The store knows whether it expires before that.
+                    if !timer.is_past_deadline(fire) {
                         self.tallies.redelivery(cause);
-                        Verdict::Retry { fire, tier, failed, error }
                     }
+                    Verdict::Retry { fire, tier, failed, error }
                 }
             }
         };

@@ -112,11 +112,14 @@ impl History {
                 }
                 Verdict::Expired { .. } => match life.deadline {
                     None => Some("deadline: expired, and has none"),
-                    // A timer that has failed, and whose next attempt would come after the
-                    // deadline, ends when that is known.
-                    Some(deadline) if now < deadline && life.sent.is_empty() && life.given_back.is_none() => {
-                        Some("deadline: expired before it")
-                    }
+                    Some(deadline) if now <= deadline => Some("deadline: expired before it"),
+                    Some(_) => None,
+                },
+                // A timer that has failed, and whose next attempt would come after the deadline,
+                // ends when that is known.
+                Verdict::Retry { fire, .. } if after.is_none() => match life.deadline {
+                    None => Some("deadline: expired, and has none"),
+                    Some(deadline) if *fire <= deadline => Some("deadline: its next attempt is before it"),
                     Some(_) => None,
                 },
                 Verdict::Dead { reason, .. } => {

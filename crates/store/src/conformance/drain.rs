@@ -37,7 +37,7 @@ fn mixed(kit: &Kit, count: u64) -> Vec<Timer> {
             let due = if n % 11 == 0 { kit.now - ahead } else { kit.now + ahead };
             let timer = if n % 3 == 0 { kit.amo(due) } else { kit.timer(due) };
             let key = (n % 2 == 0).then(|| kit.key(&format!("drain-{n}-")));
-            Timer { key, deadline: Some(due + DAY), ..timer }
+            Timer { key, deadline: Some(due + 20 * YEAR), ..timer }
         })
         .collect()
 }

@@ -329,6 +329,10 @@ impl Model {
                     e.die(DeadReason::Stopped, now);
                     return Answer::Settle(SettleAnswer::Died);
                 }
+                if e.timer.deadline.is_some_and(|last| last < *fire) {
+                    self.end(id, Ended::Expired);
+                    return Answer::Settle(SettleAnswer::Expired);
+                }
                 self.file(id, *fire, *tier);
             }
             Verdict::Dead { .. } if e.place == Place::Dead => {}

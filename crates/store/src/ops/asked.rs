@@ -99,6 +99,11 @@ pub enum MemoryEffect {
     },
     /// A timer is pending again that was retained.
     Replayed(TimerId),
-    /// A timer has other values where it is, now or since the request was first sent.
-    Changed(TimerId),
+    /// A timer has another deadline, now or since the request was first sent.
+    Extended {
+        /// Which.
+        id: TimerId,
+        /// The new deadline.
+        deadline: Time,
+    },
 }

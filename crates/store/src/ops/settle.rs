@@ -39,8 +39,8 @@ pub enum Verdict {
     /// Files a pending timer as pending at `fire` in `tier`, with `failed` failed attempts and the
     /// error. A record that has that many failed attempts already is left as it is (a repeat). A
     /// stopped timer becomes a dead letter for [`DeadReason::Stopped`] instead
-    /// ([`SettleAnswer::Died`]).
-    /// Gone if it is not pending.
+    /// ([`SettleAnswer::Died`]); another one whose deadline is before `fire` expires
+    /// ([`SettleAnswer::Expired`]). Gone if it is not pending.
     Retry {
         /// When; the due time if that is later.
         fire: Time,
@@ -82,6 +82,9 @@ pub enum SettleAnswer {
     Done,
     /// To [`Verdict::Retry`]: applied, and the timer was stopped, so it is a dead letter now.
     Died,
+    /// To [`Verdict::Retry`]: applied, and the next attempt would be after the deadline, so the
+    /// timer has expired.
+    Expired,
     /// The timer is not where the verdict needs it; nothing changed.
     Gone,
 }
@@ -182,6 +185,10 @@ fn retry<T: Table>(
     if record.progress.stopped {
         dead_letter(table, ctx, row, record, DeadReason::Stopped)?;
         return Ok(SettleAnswer::Died);
+    }
+    if record.timer.is_past_deadline(fire) {
+        end(table, ctx, row, Some(Ended::Expired))?;
+        return Ok(SettleAnswer::Expired);
     }
     file(table, ctx, Some(row), record, fire, tier)?;
     Ok(SettleAnswer::Done)

@@ -233,6 +233,14 @@ fn a_timer_expires_by_the_deadline_that_it_has_by_now() {
     assert!(matches!(b.at(id), Some(At::Pending { .. })));
     assert_eq!(b.settle(id, expired(60_001)), Answer::Settle(SettleAnswer::Done));
     assert_eq!((b.at(id), b.ended(id)), (None, Some(Ended::Expired)));
+    let failed = b.given(&Timer { deadline: Some(Time::from_ms(60_000)), ..timer(3, 50_000) });
+    let retry = |fire, failed| {
+        let (fire, error) = (Time::from_ms(fire), "no".into());
+        Verdict::Retry { fire, tier: 1, failed, error }
+    };
+    assert_eq!(b.settle(failed, retry(60_000, 1)), Answer::Settle(SettleAnswer::Done));
+    assert_eq!(b.settle(failed, retry(60_001, 2)), Answer::Settle(SettleAnswer::Expired));
+    assert_eq!((b.at(failed), b.ended(failed)), (None, Some(Ended::Expired)));
     let without = b.given(&timer(2, 50_000));
     assert_eq!(b.settle(without, Verdict::Expired { next: Time::MAX }), Answer::Settle(SettleAnswer::Gone));
 }

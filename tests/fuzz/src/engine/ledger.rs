@@ -83,6 +83,9 @@ impl Ledger {
                         _ => {}
                     }
                 }
+                Op::Settle(Settle { id, .. }) if *answer == Answer::Settle(SettleAnswer::Expired) => {
+                    self.end(*id, "expired")
+                }
                 Op::Purge(Purge { id }) if *answer == Answer::Purge(PurgeAnswer::Done) => {
                     self.end(*id, "purged")
                 }
