@@ -16,7 +16,7 @@ use crate::settings::Settings;
 use crate::state::{ClientState, StopOnDrop};
 use crate::trace::{self, Carried};
 use crate::{
-    Callback, Cancelled, CloseError, ConnectError, Outcome, Register, RegisterError, Registration,
+    Callback, Cancelled, CloseError, ConnectError, Extended, Outcome, Register, RegisterError, Registration,
     RequestError, Rescheduled, Schedule, ScheduleError, When,
 };
 
@@ -236,6 +236,38 @@ impl Client {
     ) -> Result<Rescheduled, RequestError> {
         let due = when.into().time(self.now());
         self.request(ops::Reschedule { target: target.into(), due, request: rand::random() }).await
+    }
+
+    /// Gives a live timer another deadline, later or earlier, by id or by key
+    /// ([`Destination::key`]).
+    ///
+    /// A [`Duration`] counts from this call. A delivery under way goes on; the deadline counts for
+    /// the attempts that follow. [`Extended::TooLate`]: none follows.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use mtimer_client::{Client, Destination};
+    /// # async fn example(client: &Client, orders: &Destination) -> Result<(), Box<dyn std::error::Error>> {
+    /// client.extend_deadline(orders.key("order-17")?, Duration::from_secs(3_600)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`]; [`RequestError::Refused`] also if the deadline is more than ten years
+    /// ahead or before the timer's due time. It can be repeated.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future breaks nothing; a request that was sent may be done all the same.
+    pub async fn extend_deadline(
+        &self,
+        target: impl Into<Target>,
+        deadline: impl Into<When>,
+    ) -> Result<Extended, RequestError> {
+        let deadline = deadline.into().time(self.now());
+        self.request(ops::ExtendDeadline { target: target.into(), deadline, request: rand::random() }).await
     }
 
     /// Returns one timer, live or dead, by id or by key ([`Destination::key`]); `None` if there is

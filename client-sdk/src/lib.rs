@@ -176,7 +176,9 @@ pub use tls::TlsOptions;
 pub use mtimer_tls::TlsError;
 
 #[doc(inline)]
-pub use mtimer_protocol::ops::{CancelReply as Cancelled, RescheduleReply as Rescheduled};
+pub use mtimer_protocol::ops::{
+    CancelReply as Cancelled, ExtendDeadlineReply as Extended, RescheduleReply as Rescheduled,
+};
 pub use mtimer_protocol::{
     BrokerEntry, BrokerLoad, BrokerView, ClientView, ClusterView, DeadRow, ErrorCode, MemberView,
     ParkedDestination, PartitionView, Status, TimerState, TimerView, Topology, UnconfirmedRow,

@@ -1,19 +1,22 @@
 //! Commands about one timer, by id or by key.
 
+use std::time::Duration;
+
 use clap::{Args, Subcommand};
-use mtimer_client::{Cancelled, Client, Rescheduled, Target};
+use mtimer_client::{Cancelled, Client, Extended, Rescheduled, Target, Time, When};
 use serde_json::{Map, Value, json};
 
 use super::args::{ClientArgs, TargetArgs, WhenArgs};
 use super::exit::{Exit, Failure};
 use super::output::{Output, Tone};
-use super::{dead, view};
+use super::{dead, moment, view};
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum TimerCommand {
     Get(GetCommand),
     Cancel(CancelCommand),
     Reschedule(RescheduleCommand),
+    ExtendDeadline(ExtendDeadlineCommand),
 }
 
 impl TimerCommand {
@@ -22,6 +25,7 @@ impl TimerCommand {
             Self::Get(get) => get.run(out).await,
             Self::Cancel(cancel) => cancel.run(out).await,
             Self::Reschedule(reschedule) => reschedule.run(out).await,
+            Self::ExtendDeadline(extend) => extend.run(out).await,
         }
     }
 }
@@ -73,6 +77,27 @@ pub(crate) struct RescheduleCommand {
     client: ClientArgs,
 }
 
+/// Gives a live timer another deadline, later or earlier
+///
+/// "extended": no delivery begins after the new deadline, and until then the timer does not expire;
+/// a delivery under way goes on. "too-late" (exit code 6): no attempt follows. "not-found" (exit
+/// code 5): there is no such timer; it may have expired.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  mtimer extend-deadline 01jz8q4v3c0000g5m3x9w2k7ha --in 2h\n  \
+    mtimer extend-deadline --group shop --app orders --key order-17 --at 2030-01-31T12:00:00Z")]
+pub(crate) struct ExtendDeadlineCommand {
+    #[command(flatten)]
+    target: TargetArgs,
+    /// The deadline, so long from now: 250ms, 5s, 2h 30m
+    #[arg(long = "in", value_name = "DURATION", value_parser = moment::span, required_unless_present = "at")]
+    after: Option<Duration>,
+    /// The deadline: RFC 3339, or milliseconds since 1970
+    #[arg(long, value_name = "TIME", value_parser = moment::time, conflicts_with = "after")]
+    at: Option<Time>,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
 impl GetCommand {
     async fn run(self, out: Output) -> Result<(), Failure> {
         let target = self.target.target()?;
@@ -113,6 +138,21 @@ impl RescheduleCommand {
             Rescheduled::Rescheduled(id) => ("rescheduled", Some(id), Exit::Done),
             Rescheduled::TooLate(id) => ("too-late", Some(id), Exit::TooLate),
             Rescheduled::NotFound => ("not-found", None, Exit::NotFound),
+        };
+        answered(out, result, id, exit)
+    }
+}
+
+impl ExtendDeadlineCommand {
+    async fn run(self, out: Output) -> Result<(), Failure> {
+        let target = self.target.target()?;
+        let deadline = self.at.map_or(When::After(self.after.unwrap_or_default()), When::At);
+        let answer =
+            self.client.with(async |client| Ok(client.extend_deadline(target, deadline).await?)).await?;
+        let (result, id, exit) = match answer {
+            Extended::Extended(id) => ("extended", Some(id), Exit::Done),
+            Extended::TooLate(id) => ("too-late", Some(id), Exit::TooLate),
+            Extended::NotFound => ("not-found", None, Exit::NotFound),
         };
         answered(out, result, id, exit)
     }

@@ -3,6 +3,7 @@
 //! The order of the operations, and of variants and fields, is the wire format, see `message`.
 
 mod cancel;
+mod extend_deadline;
 mod operation;
 mod purge;
 mod replay;
@@ -14,6 +15,7 @@ use mtimer_types::{InvalidTimer, Time, Verb};
 use serde::{Deserialize, Serialize};
 
 pub use self::cancel::{Cancel, CancelReply};
+pub use self::extend_deadline::{ExtendDeadline, ExtendDeadlineReply};
 pub use self::operation::{NotDone, Operation, Reply};
 pub use self::purge::{Purge, PurgeReply};
 pub use self::replay::{Replay, ReplayReply};
@@ -156,6 +158,7 @@ operations! {
     Reschedule => RescheduleReply,
     Replay => ReplayReply,
     Purge => PurgeReply,
+    ExtendDeadline => ExtendDeadlineReply,
 }
 
 impl RequestOp {

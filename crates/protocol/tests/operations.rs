@@ -105,6 +105,7 @@ fn a_reply_is_turned_into_that_of_its_own_operation_alone() {
             ("Reschedule", turned::<RescheduleReply>(&reply)),
             ("Replay", turned::<ReplayReply>(&reply)),
             ("Purge", turned::<PurgeReply>(&reply)),
+            ("ExtendDeadline", turned::<ExtendDeadlineReply>(&reply)),
         ];
         assert_eq!(into.map(|(name, _)| name), RequestOp::NAMES, "all are listed");
         for (name, turned) in into {

@@ -40,6 +40,7 @@
 
 mod asked;
 mod cancel;
+mod extend_deadline;
 mod operation;
 mod park;
 mod purge;
@@ -70,6 +71,7 @@ use crate::table::{Context, Table};
 
 pub use self::asked::{Applied, Asked, Memory, MemoryEffect};
 pub use self::cancel::{Cancel, CancelAnswer};
+pub use self::extend_deadline::{ExtendDeadline, ExtendDeadlineAnswer};
 pub use self::operation::{MoveAnswer, Operation, Origin, Properties};
 pub use self::park::Park;
 pub use self::purge::{Purge, PurgeAnswer};
@@ -190,9 +192,9 @@ macro_rules! asked_by_clients {
     };
 }
 
-asked_by_clients!(Schedule, Cancel, Reschedule, Replay, Purge);
+asked_by_clients!(Schedule, Cancel, Reschedule, Replay, Purge, ExtendDeadline);
 
-operations!(Schedule, Cancel, Reschedule, Take, Settle, Park, Unpark, Replay, Purge, Trim);
+operations!(Schedule, Cancel, Reschedule, ExtendDeadline, Take, Settle, Park, Unpark, Replay, Purge, Trim);
 
 impl Op {
     /// A [`Take`] of a timer that is not in memory.

@@ -1,4 +1,4 @@
-//! schedule, get, cancel, reschedule, status: one timer at a time.
+//! schedule, get, cancel, reschedule, extend-deadline, status: one timer at a time.
 
 use serde_json::json;
 
@@ -39,10 +39,18 @@ fn a_timer_is_scheduled_found_moved_and_cancelled() {
     let fire = text.lines().find_map(|line| line.strip_prefix("fire ")).unwrap_or_else(|| panic!("{text}"));
     assert_eq!(json!(fire.trim()), found["fire"]);
 
+    let extended = dev.run(&["extend-deadline", &id, "--at", "2030-01-31T12:00:00Z", "--json"]).ok().json();
+    assert_eq!(extended, json!({ "result": "extended", "id": id }));
+    let found = dev.run(&["get", &id, "--json"]).ok().json();
+    assert_eq!(found["deadline_ms"], 1_896_091_200_000_u64);
+    let early = dev.run(&["extend-deadline", &id, "--in", "1s", "--json"]);
+    assert_eq!(early.code(4).json()["error"], "refused", "before it is due");
+
     let cancelled = dev.run(&with_key("cancel")).ok().json();
     assert_eq!(cancelled, json!({ "result": "cancelled", "id": id }));
     assert_eq!(dev.run(&with_key("cancel")).code(5).json(), json!({ "result": "not-found", "id": null }));
     assert_eq!(dev.run(&["get", &id, "--json"]).code(5).json()["error"], "not-found");
+    dev.run(&["extend-deadline", &id, "--in", "1m"]).code(5);
     let gone = dev.run(&["reschedule", &id, "--in", "1m"]).code(5);
     assert_eq!((gone.out.trim(), gone.err.as_str()), ("not-found", ""));
 }

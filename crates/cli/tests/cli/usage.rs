@@ -18,6 +18,7 @@ fn help_lists_the_exit_codes_and_every_command_has_one_with_an_example() {
         "get",
         "cancel",
         "reschedule",
+        "extend-deadline",
         "listen",
         "dead",
         "ping",

@@ -4,9 +4,9 @@
 //! Every `match` over operations here names each of them, so that the compiler asks what a new one
 //! means.
 
-use mtimer_protocol::ops::{CancelReply, RescheduleReply, ScheduleReply, Subject};
+use mtimer_protocol::ops::{CancelReply, ExtendDeadlineReply, RescheduleReply, ScheduleReply, Subject};
 use mtimer_protocol::{OpReply, RequestOp};
-use mtimer_store::ops::Settle;
+use mtimer_store::ops::{ExtendDeadlineAnswer, Settle};
 use mtimer_store::{Answer, CancelAnswer, Op, Place, Record, RescheduleAnswer, ScheduleAnswer, Verdict};
 use mtimer_types::{DeadReason, Ended, Epoch, Target, Time, TimerId};
 
@@ -28,7 +28,7 @@ impl History {
                 }
             },
             RequestOp::Purge(op) => self.life(op.id).purge_asked = true,
-            RequestOp::Reschedule(_) | RequestOp::Replay(_) => {}
+            RequestOp::Reschedule(_) | RequestOp::ExtendDeadline(_) | RequestOp::Replay(_) => {}
         }
     }
 
@@ -78,7 +78,27 @@ impl History {
                     }
                 }
             }
+            RequestOp::ExtendDeadline(op) => {
+                if let OpReply::ExtendDeadline(ExtendDeadlineReply::Extended(id)) = reply {
+                    self.life(*id).extensions.remove(&op.request);
+                }
+            }
             RequestOp::Replay(_) | RequestOp::Purge(_) => {}
+        }
+    }
+
+    /// Takes note of what an operation that the store has applied makes uncertain until its client
+    /// is answered: an owner goes by the deadline of before until then.
+    pub(super) fn note_applied(&mut self, id: TimerId, op: &Op, answer: &Answer) {
+        match op {
+            Op::ExtendDeadline(op) => {
+                let extended = Answer::ExtendDeadline(ExtendDeadlineAnswer::Extended(id));
+                if *answer == extended && !self.applied.contains_key(&op.request.0) {
+                    self.life(id).extensions.insert(op.request.0);
+                }
+            }
+            Op::Schedule(_) | Op::Cancel(_) | Op::Reschedule(_) | Op::Replay(_) | Op::Purge(_) => {}
+            Op::Take(_) | Op::Settle(_) | Op::Park(_) | Op::Unpark(_) | Op::Trim(_) => {}
         }
     }
 
@@ -90,7 +110,7 @@ impl History {
                 matches!(answer, Answer::Reschedule(RescheduleAnswer::Rescheduled(_)))
                     && !self.applied.contains_key(&op.request.0)
             }
-            Op::Schedule(_) | Op::Cancel(_) | Op::Replay(_) | Op::Purge(_) => false,
+            Op::Schedule(_) | Op::Cancel(_) | Op::ExtendDeadline(_) | Op::Replay(_) | Op::Purge(_) => false,
             Op::Take(_) | Op::Settle(_) | Op::Park(_) | Op::Unpark(_) | Op::Trim(_) => false,
         }
     }
@@ -143,7 +163,7 @@ impl History {
             // It is replaced.
             Op::Schedule(_) => None,
             Op::Purge(_) | Op::Replay(_) | Op::Trim(_) => Some("1: a live timer was removed as a dead one"),
-            Op::Reschedule(_) | Op::Park(_) | Op::Unpark(_) | Op::Take(_) => {
+            Op::Reschedule(_) | Op::ExtendDeadline(_) | Op::Park(_) | Op::Unpark(_) | Op::Take(_) => {
                 Some("1: ended by an operation that ends nothing")
             }
         };
@@ -161,10 +181,13 @@ fn about(op: &RequestOp, reply: &OpReply) -> TimerId {
         Subject::Retained(id) => id,
         Subject::Named(Target::Key(..)) => match reply {
             OpReply::Cancel(CancelReply::Cancelled(id) | CancelReply::TooLate(id))
-            | OpReply::Reschedule(RescheduleReply::Rescheduled(id) | RescheduleReply::TooLate(id)) => *id,
-            OpReply::Cancel(CancelReply::NotFound) | OpReply::Reschedule(RescheduleReply::NotFound) => {
-                TimerId::from_u128(0)
+            | OpReply::Reschedule(RescheduleReply::Rescheduled(id) | RescheduleReply::TooLate(id))
+            | OpReply::ExtendDeadline(ExtendDeadlineReply::Extended(id) | ExtendDeadlineReply::TooLate(id)) => {
+                *id
             }
+            OpReply::Cancel(CancelReply::NotFound)
+            | OpReply::Reschedule(RescheduleReply::NotFound)
+            | OpReply::ExtendDeadline(ExtendDeadlineReply::NotFound) => TimerId::from_u128(0),
             OpReply::Schedule(_) | OpReply::Replay(_) | OpReply::Purge(_) => TimerId::from_u128(0),
             OpReply::Failed { .. } | OpReply::Moved { .. } => TimerId::from_u128(0),
         },
@@ -186,6 +209,10 @@ pub(super) fn touched(op: &Op, answer: &Answer) -> Vec<TimerId> {
         },
         Op::Reschedule(_) => match answer {
             Answer::Reschedule(RescheduleAnswer::Rescheduled(id)) => Some(*id),
+            _ => None,
+        },
+        Op::ExtendDeadline(_) => match answer {
+            Answer::ExtendDeadline(ExtendDeadlineAnswer::Extended(id)) => Some(*id),
             _ => None,
         },
         Op::Take(_) | Op::Settle(_) | Op::Park(_) | Op::Unpark(_) => None,

@@ -10,7 +10,9 @@ use mtimer_types::{DeadReason, Destination, Headers, Key, KeyPolicy, Mode, Targe
 use super::kit::Kit;
 use super::seeded::SeededRandom;
 use super::values::{DAY, HOUR, MINUTE, SECOND};
-use crate::ops::{Cancel, Park, Purge, Replay, Reschedule, Schedule, Settle, Take, Trim, Unpark};
+use crate::ops::{
+    Cancel, ExtendDeadline, Park, Purge, Replay, Reschedule, Schedule, Settle, Take, Trim, Unpark,
+};
 use crate::{Op, Place, RequestId, Retained, Verdict};
 
 /// The clock moves in steps of so many ms.
@@ -27,6 +29,8 @@ pub enum Kind {
     Cancel,
     /// A reschedule, by id or key.
     Reschedule,
+    /// Another deadline, by id or key.
+    ExtendDeadline,
     /// A request of before once more: the suite keeps those that can be repeated
     /// ([`is_repeated`]). A take, for want of one.
     Again,
@@ -65,6 +69,7 @@ impl Kind {
         Self::ScheduleOther,
         Self::Cancel,
         Self::Reschedule,
+        Self::ExtendDeadline,
         Self::Again,
         Self::Take,
         Self::Ack,
@@ -89,8 +94,20 @@ impl Kind {
             _ if r.one_in(3) => Self::ALL,
             None => &[Schedule, Schedule, Schedule, Cancel, Again],
             Some(Place::Pending { .. }) => &[
-                Take, Take, Retry, Retry, Park, Reschedule, Reschedule, Cancel, Dead, LateAck, Ack,
-                AckLoaded, AckLoaded,
+                Take,
+                Take,
+                Retry,
+                Retry,
+                Park,
+                Reschedule,
+                Reschedule,
+                ExtendDeadline,
+                Cancel,
+                Dead,
+                LateAck,
+                Ack,
+                AckLoaded,
+                AckLoaded,
             ],
             Some(Place::Parked) => &[Unpark, Unpark, Take, Reschedule, Cancel, Dead],
             Some(Place::Taken { unconfirmed: false, .. }) => {
@@ -180,6 +197,7 @@ pub fn arbitrary_op(kind: Kind, around: Around, r: &mut SeededRandom) -> Op {
             let (target, is_begun) = (target(r, &timer), r.one_in(8));
             Reschedule { target, due: fire, is_begun, request }.into()
         }
+        Kind::ExtendDeadline => ExtendDeadline { target: target(r, &timer), deadline: fire, request }.into(),
         Kind::Again | Kind::Take => {
             Take { id, failed: r.below(3) as u32, timer: known.filter(|_| r.one_in(2)) }.into()
         }

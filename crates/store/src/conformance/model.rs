@@ -11,8 +11,8 @@ use mtimer_types::{
 };
 
 use crate::ops::{
-    Cancel, MoveAnswer, Park, Purge, PurgeAnswer, Replay, ReplayAnswer, Reschedule, Schedule, Settle,
-    SettleAnswer, Take, Trim, TrimAnswer, Unpark,
+    Cancel, ExtendDeadlineAnswer, MoveAnswer, Park, Purge, PurgeAnswer, Replay, ReplayAnswer, Reschedule,
+    Schedule, Settle, SettleAnswer, Take, Trim, TrimAnswer, Unpark,
 };
 use crate::{
     Answer, CancelAnswer, Census, DeadLetter, InFlight, LoadedTimer, Op, Place, Progress, Record,
@@ -149,6 +149,14 @@ impl Model {
                 self.requests.insert(request.0, answer.clone());
                 answer
             }
+            Op::ExtendDeadline(op) => {
+                if let Some(old) = self.requests.get(&op.request.0) {
+                    return old.clone();
+                }
+                let answer = Answer::ExtendDeadline(self.extend_deadline(&op.target, op.deadline));
+                self.requests.insert(op.request.0, answer.clone());
+                answer
+            }
             Op::Take(Take { id, failed, .. }) => self.take(*id, *failed),
             Op::Settle(Settle { id, verdict, .. }) => self.settle(now, *id, verdict),
             Op::Park(Park { id, failed }) => self.park(*id, *failed),
@@ -169,6 +177,21 @@ impl Model {
                 _ => Answer::Purge(PurgeAnswer::Gone),
             },
             Op::Trim(Trim { of, before, keep, limit }) => self.trim(now, *of, (*before, *keep), *limit),
+        }
+    }
+
+    fn extend_deadline(&mut self, target: &Target, deadline: Time) -> ExtendDeadlineAnswer {
+        let Some(e) = self.find(target).and_then(|id| self.timers.get_mut(&id)) else {
+            return ExtendDeadlineAnswer::NotFound;
+        };
+        let id = e.timer.id;
+        if !e.waits() || e.progress.stopped {
+            ExtendDeadlineAnswer::TooLate(id)
+        } else if deadline < e.timer.due {
+            ExtendDeadlineAnswer::BeforeDue(id)
+        } else {
+            e.timer.deadline = Some(deadline);
+            ExtendDeadlineAnswer::Extended(id)
         }
     }
 

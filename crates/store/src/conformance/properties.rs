@@ -9,8 +9,8 @@ use std::sync::Arc;
 use mtimer_types::{DeadReason, Key, KeyPolicy, Mode, Target, Time, Timer};
 
 use crate::ops::{
-    Cancel, MoveAnswer, Park, Purge, PurgeAnswer, Replay, ReplayAnswer, Reschedule, Schedule, Settle,
-    SettleAnswer, Take, Trim, TrimAnswer, Unpark,
+    Cancel, ExtendDeadline, ExtendDeadlineAnswer, MoveAnswer, Park, Purge, PurgeAnswer, Replay, ReplayAnswer,
+    Reschedule, Schedule, Settle, SettleAnswer, Take, Trim, TrimAnswer, Unpark,
 };
 use crate::{Answer, CancelAnswer, Op, RequestId, RescheduleAnswer, Retained, ScheduleAnswer, Verdict};
 
@@ -22,7 +22,7 @@ pub const CANCEL_NOTHING: &str = "cancel nothing";
 /// Whether the operation can make the store hold more than before, so that a full store refuses it.
 pub const fn adds(op: &Op) -> bool {
     match op {
-        Op::Schedule(_) | Op::Reschedule(_) | Op::Replay(_) => true,
+        Op::Schedule(_) | Op::Reschedule(_) | Op::ExtendDeadline(_) | Op::Replay(_) => true,
         Op::Cancel(_) | Op::Take(_) | Op::Settle(_) | Op::Park(_) | Op::Unpark(_) => false,
         Op::Purge(_) | Op::Trim(_) => false,
     }
@@ -32,7 +32,8 @@ pub const fn adds(op: &Op) -> bool {
 /// that replicas have to confirm it first.
 pub const fn waits(op: &Op) -> bool {
     match op {
-        Op::Schedule(_) | Op::Reschedule(_) | Op::Replay(_) | Op::Cancel(_) | Op::Take(_) => true,
+        Op::Schedule(_) | Op::Reschedule(_) | Op::ExtendDeadline(_) => true,
+        Op::Replay(_) | Op::Cancel(_) | Op::Take(_) => true,
         Op::Settle(_) | Op::Park(_) | Op::Unpark(_) | Op::Purge(_) | Op::Trim(_) => false,
     }
 }
@@ -40,7 +41,8 @@ pub const fn waits(op: &Op) -> bool {
 /// Whether a client asks for it.
 pub const fn is_of_client(op: &Op) -> bool {
     match op {
-        Op::Schedule(_) | Op::Reschedule(_) | Op::Cancel(_) | Op::Replay(_) | Op::Purge(_) => true,
+        Op::Schedule(_) | Op::Reschedule(_) | Op::ExtendDeadline(_) => true,
+        Op::Cancel(_) | Op::Replay(_) | Op::Purge(_) => true,
         Op::Take(_) | Op::Settle(_) | Op::Park(_) | Op::Unpark(_) | Op::Trim(_) => false,
     }
 }
@@ -53,7 +55,8 @@ pub const fn may_retain(op: &Op) -> bool {
             Verdict::Ack | Verdict::LateAck { .. } | Verdict::Expired { .. } => false,
         },
         Op::Cancel(_) => true,
-        Op::Schedule(_) | Op::Reschedule(_) | Op::Take(_) | Op::Park(_) | Op::Unpark(_) => false,
+        Op::Schedule(_) | Op::Reschedule(_) | Op::ExtendDeadline(_) | Op::Take(_) => false,
+        Op::Park(_) | Op::Unpark(_) => false,
         Op::Replay(_) | Op::Purge(_) | Op::Trim(_) => false,
     }
 }
@@ -162,7 +165,7 @@ fn trims(props: &impl Props) -> Vec<Trial> {
 
 fn requests(props: &impl Props) -> Vec<Trial> {
     let due = props.now() + 2 * MINUTE;
-    let [a, c, d] = [(); 3].map(|()| timer(props));
+    let [a, c, d, f] = [(); 4].map(|()| timer(props));
     let [old, b, e] = [(); 3].map(|()| keyed(props));
     let heir = Timer { key: old.key.clone(), ..timer(props) };
     let unknown = timer(props).id;
@@ -196,6 +199,12 @@ fn requests(props: &impl Props) -> Vec<Trial> {
         cancel("cancel by key", &[&b], by_key(&b), None, CancelAnswer::Cancelled(b.id)),
         cancel("cancel in flight", &[&c], Target::Id(c.id), Some(1), CancelAnswer::TooLate(c.id)),
         cancel(CANCEL_NOTHING, &[], Target::Id(unknown), None, CancelAnswer::NotFound),
+        Trial {
+            name: "extend the deadline",
+            before: vec![schedule(&f)],
+            op: ExtendDeadline { target: Target::Id(f.id), deadline: due, request: props.request() }.into(),
+            answer: Answer::ExtendDeadline(ExtendDeadlineAnswer::Extended(f.id)),
+        },
         reschedule("reschedule", &d, Target::Id(d.id)),
         reschedule("reschedule by key", &e, by_key(&e)),
     ]

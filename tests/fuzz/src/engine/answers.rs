@@ -7,7 +7,8 @@ use mtimer_core::{Call, CallAnswer};
 use mtimer_protocol::Delivery;
 use mtimer_store::conformance::properties;
 use mtimer_store::ops::{
-    Cancel, MoveAnswer, PurgeAnswer, ReplayAnswer, Reschedule, Schedule, Settle, SettleAnswer, TrimAnswer,
+    Cancel, ExtendDeadline, ExtendDeadlineAnswer, MoveAnswer, PurgeAnswer, ReplayAnswer, Reschedule,
+    Schedule, Settle, SettleAnswer, TrimAnswer,
 };
 use mtimer_store::{
     Answer, CancelAnswer, Census, DeadLetter, Health, InFlight, LaneError, ListPage, Listed, Listing, Loaded,
@@ -204,6 +205,14 @@ impl Content<'_> {
                     (1, Some(id)) => RescheduleAnswer::TooLate(id),
                     (2, Some(id)) => RescheduleAnswer::PastDeadline(id),
                     _ => RescheduleAnswer::NotFound,
+                })
+            }
+            Op::ExtendDeadline(ExtendDeadline { target, .. }) => {
+                Answer::ExtendDeadline(match (byte % 4, self.named(target, program)) {
+                    (0, Some(id)) => ExtendDeadlineAnswer::Extended(id),
+                    (1, Some(id)) => ExtendDeadlineAnswer::TooLate(id),
+                    (2, Some(id)) => ExtendDeadlineAnswer::BeforeDue(id),
+                    _ => ExtendDeadlineAnswer::NotFound,
                 })
             }
             Op::Settle(Settle { verdict, .. }) => Answer::Settle(match verdict {

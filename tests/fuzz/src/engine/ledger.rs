@@ -5,7 +5,8 @@ use std::collections::{HashMap, HashSet};
 
 use mtimer_protocol::Delivery;
 use mtimer_store::ops::{
-    Purge, PurgeAnswer, Replay, ReplayAnswer, Reschedule, Schedule, Settle, SettleAnswer,
+    ExtendDeadlineAnswer, Purge, PurgeAnswer, Replay, ReplayAnswer, Reschedule, Schedule, Settle,
+    SettleAnswer,
 };
 use mtimer_store::{Answer, CancelAnswer, Op, RescheduleAnswer, ScheduleAnswer, Verdict};
 use mtimer_types::{Epoch, Mode, Target, Time, TimerId};
@@ -73,6 +74,12 @@ impl Ledger {
                         self.fates.entry(*id).or_default().moved = Some(*due);
                     }
                 }
+                // The store made the answer up: which deadline counts is not known any more.
+                Op::ExtendDeadline(_) => {
+                    if let Answer::ExtendDeadline(ExtendDeadlineAnswer::Extended(id)) = answer {
+                        self.fates.entry(*id).or_default().without_deadline = true;
+                    }
+                }
                 Op::Replay(Replay { id, .. }) if *answer == Answer::Replay(ReplayAnswer::Done) => {
                     self.replayed(*id)
                 }
@@ -121,7 +128,7 @@ impl Ledger {
                     continue;
                 }
                 Op::Cancel(_) | Op::Take(_) | Op::Settle(_) | Op::Park(_) | Op::Unpark(_) => continue,
-                Op::Purge(_) | Op::Trim(_) => continue,
+                Op::ExtendDeadline(_) | Op::Purge(_) | Op::Trim(_) => continue,
             };
             self.fates.entry(id).or_default().forget();
         }

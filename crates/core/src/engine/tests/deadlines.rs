@@ -1,7 +1,7 @@
 //! No delivery begins after a timer's deadline, wherever the timer waits, and a timer that has
 //! missed its deadline ends soon.
 
-use mtimer_protocol::ops::{Cancel, ScheduleReply};
+use mtimer_protocol::ops::{Cancel, ExtendDeadline, ExtendDeadlineReply, ScheduleReply};
 use mtimer_types::{Ended, limits::REPEAT_HORIZON_MS};
 
 use super::*;
@@ -180,4 +180,77 @@ fn a_retry_that_waits_for_credit_expires_too() {
     rig.run(300);
     assert_eq!(rig.take_deliveries(), []);
     assert_eq!(ended(&mut rig, &timer), OpReply::Schedule(ScheduleReply::Ended(Ended::Expired)));
+}
+
+/// A client gives a timer a deadline that comes so many ms from now; it takes effect.
+fn extend(rig: &mut Rig, id: TimerId, ahead_ms: u64) {
+    let (target, deadline) = (Target::Id(id), rig.now().time + ahead_ms);
+    rig.take_replies();
+    rig.ask(1, vec![ExtendDeadline { target, deadline, request: rig.ms }.into()]);
+    rig.run(2);
+    assert_eq!(rig.take_replies(), [ExtendDeadlineReply::Extended(id).into()]);
+}
+
+/// The two timers that are delivered next, the handlers of all being done.
+fn both_delivered(rig: &mut Rig, first: Delivery) -> [TimerId; 2] {
+    let mut last = first;
+    [(); 2].map(|()| {
+        rig.settle(1, &last, HandlerOutcome::Ok);
+        rig.run(5);
+        last = rig.take_deliveries().remove(0).1;
+        last.id
+    })
+}
+
+#[test]
+fn what_waits_for_credit_waits_until_its_new_deadline() {
+    let (mut rig, first, timers) = waiting_for_credit();
+    extend(&mut rig, timers[0].id, 400);
+    extend(&mut rig, timers[1].id, 10);
+    rig.run(200);
+    let there = [0, 1, 2].map(|n: usize| rig.place(timers[n].id).is_some());
+    assert_eq!(there, [true, false, false]);
+    assert!(both_delivered(&mut rig, first).contains(&timers[0].id), "it is delivered after the old one");
+}
+
+#[test]
+fn a_delivery_under_way_that_fails_is_retried_until_the_new_deadline() {
+    for (ahead_ms, is_retried) in [(1_000, true), (50, false)] {
+        let mut rig = Rig::new(EngineOptions::default());
+        rig.join(1, "a", 1);
+        let timer = with_deadline(&mut rig, 0, if is_retried { 200 } else { 1_000 });
+        let first = rig.deliver(1, timer.clone());
+        extend(&mut rig, timer.id, ahead_ms);
+        rig.settle(1, &first, HandlerOutcome::Retry { after_ms: Some(400), error: "later".into() });
+        rig.run(500);
+        assert_eq!(rig.take_deliveries().len(), usize::from(is_retried), "{ahead_ms} ms");
+    }
+}
+
+#[test]
+fn what_is_parked_expires_at_its_new_deadline() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 0);
+    let timers = [500, 10_000].map(|open| with_deadline(&mut rig, 0, open));
+    timers.iter().for_each(|timer| rig.schedule(1, timer.clone()));
+    rig.run(400);
+    assert_eq!(timers.each_ref().map(|timer| rig.place(timer.id)), [Some(Place::Parked); 2]);
+    extend(&mut rig, timers[0].id, 60_000);
+    extend(&mut rig, timers[1].id, 300);
+    rig.run(5_000);
+    assert_eq!(timers.each_ref().map(|timer| rig.place(timer.id)), [Some(Place::Parked), None]);
+}
+
+/// The store is given another deadline between the expiry and its answer.
+#[test]
+fn a_timer_that_the_store_does_not_let_expire_is_delivered() {
+    let (mut rig, first, timers) = waiting_for_credit();
+    rig.answers_wait = true;
+    let (target, deadline) = (Target::Id(timers[0].id), rig.now().time + 10_000);
+    rig.ask(1, vec![ExtendDeadline { target, deadline, request: 1 }.into()]);
+    rig.run(100);
+    rig.answers_wait = false;
+    rig.run(20);
+    assert!(matches!(rig.place(timers[0].id), Some(Place::Pending { .. })), "it has expired");
+    assert!(both_delivered(&mut rig, first).contains(&timers[0].id));
 }
