@@ -12,10 +12,12 @@ import re
 
 from source import FOR_TESTS, behind_group, behind_item, product_files, tokens
 
-# The types whose variants are operations, answers, replies and timer states. The replies of each
-# operation are a type of their own, named after it.
+# The types whose variants are operations, answers, replies and timer states. The answers and replies
+# of each operation are types of their own, named after it.
 WATCHED = {"Op", "OpKind", "RequestOp", "OpCtx", "Answer", "EntryState", "Place", "At"}
-REPLIES = "Reply"
+REPLIES = ("Reply", "Answer")
+# Answers to questions, to calls and to brokers.
+OTHERS = {"QueryAnswer", "CallAnswer", "PeerAnswer"}
 PLAIN = re.compile(r"[a-z_]\w*$")
 
 
@@ -115,7 +117,7 @@ def variants(pattern, own):
 
 
 def is_watched(name):
-    return bool(name) and (name in WATCHED or name.endswith(REPLIES))
+    return bool(name) and name not in OTHERS and (name in WATCHED or name.endswith(REPLIES))
 
 
 def selves(toks):
