@@ -23,9 +23,7 @@ use mtimer_protocol::ops::Schedule;
 use mtimer_protocol::{Request, RequestOp, ServerMessage};
 use mtimer_store::memory::MemoryStore;
 use mtimer_store::{Acquire, Lane, LaneFuture, Store};
-use mtimer_types::{
-    Destination, Epoch, Headers, KeyPolicy, Mode, Nonce, PartitionId, Term, Time, Timer, TimerId,
-};
+use mtimer_types::{Destination, Epoch, KeyPolicy, Nonce, PartitionId, Term, Time, Timer, TimerId};
 
 const START: u64 = 1_700_000_000_000;
 const PARTITION: PartitionId = PartitionId(0);
@@ -114,16 +112,8 @@ impl World {
         for first in (0..TIMERS).step_by(BATCH as usize) {
             let ops = (first..first + BATCH).map(|n| {
                 let timer = Timer {
-                    id: TimerId::new(due, now, PARTITION, n),
-                    dest: dest(),
-                    key: None,
-                    due,
-                    mode: Mode::AtLeastOnce,
-                    deadline: None,
-                    callback_timeout_ms: None,
-                    retry: None,
                     payload: b"payload".as_slice().into(),
-                    headers: Headers::NONE,
+                    ..Timer::new(TimerId::new(due, now, PARTITION, n), dest(), due)
                 };
                 RequestOp::Schedule(Schedule { timer: timer.into(), policy: KeyPolicy::Create })
             });

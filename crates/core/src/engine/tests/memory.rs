@@ -121,9 +121,15 @@ fn batches_of_all_partitions_together_take_a_part_of_the_budget() {
             let payload = vec![7; 60_000].into();
             let (dest, mode) = (dest("a"), Mode::AtLeastOnce);
             let (key, deadline, retry, callback_timeout_ms) = (None, None, None, None);
-            let headers = Headers::NONE;
-            let timer =
-                Timer { id, dest, key, due, mode, deadline, callback_timeout_ms, retry, payload, headers };
+            let timer = Timer {
+                key,
+                mode,
+                deadline,
+                callback_timeout_ms,
+                retry,
+                payload,
+                ..Timer::new(id, dest, due)
+            };
             RequestOp::Schedule(ops::Schedule { timer: timer.into(), policy: KeyPolicy::Create })
         };
         let request = Request { corr: 1, first_sent: now.time, ops: (0..60).map(schedule).collect() };

@@ -208,16 +208,9 @@ impl Rig {
         let now = self.now().time;
         let due = now + due_in;
         Timer {
-            id: TimerId::new(due, now, P, self.random),
-            dest: dest(app),
-            key: None,
-            due,
-            mode: Mode::AtLeastOnce,
-            deadline: None,
             callback_timeout_ms: Some(500),
-            retry: None,
             payload: b"payload".as_slice().into(),
-            headers: Headers::NONE,
+            ..Timer::new(TimerId::new(due, now, P, self.random), dest(app), due)
         }
     }
 
