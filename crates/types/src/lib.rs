@@ -2,12 +2,14 @@
 //! their validity rules.
 //!
 //! Invariant: a value of these types is valid; code that holds one need not check it again.
-//! Not in here: any clock, randomness, I/O or wire format.
+//! Not in here: any clock, randomness, I/O or wire format, except the bytes of [`extensions`],
+//! which are the same in messages and stores.
 
 #![deny(missing_docs, clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
 mod backoff;
 pub mod cohorts;
+pub mod extensions;
 pub mod hash;
 pub mod headers;
 pub mod id;
@@ -26,6 +28,7 @@ mod verb;
 
 pub use backoff::Backoff;
 pub use cohorts::Cohorts;
+pub use extensions::{ExtensionError, Extensions};
 pub use headers::{HeaderError, Headers};
 pub use id::{SlotWidth, TimerId};
 pub use invalid::InvalidTimer;

@@ -24,6 +24,11 @@ pub const MAX_HEADER_VALUE_BYTES: usize = 1_024;
 /// Bytes of a timer's header names and values in all: a sixteenth of a largest payload, so that
 /// bounds on payloads hold for headers, too.
 pub const MAX_HEADERS_BYTES: usize = 4 * 1024;
+/// Extensions of a timer, and of a record: fields that were added since the first version are few.
+pub const MAX_EXTENSIONS: usize = 16;
+/// Bytes of a timer's extensions in all, and of a record's: as many as a header's value. What
+/// applications write belongs in headers and payload.
+pub const MAX_EXTENSIONS_BYTES: usize = 1_024;
 /// Bytes of a handler's error text that are kept.
 pub const MAX_ERROR_BYTES: usize = 512;
 /// How far ahead a timer may be due, ms: ten years, far below the range of the wheel and of the id.

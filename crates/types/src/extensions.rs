@@ -1,0 +1,403 @@
+//! Extensions: fields that are added to a timer or a record without a new version of its format.
+//!
+//! A block of extensions has the same bytes in messages and in stores: for each field its tag, the
+//! length of its value, and the value. Tags and lengths are varints as in the wire protocol: below
+//! 251 the byte is the number; 251 is followed by two bytes of it, 252 by four, little endian.
+//!
+//! Invariant: a block that is read has the only form that it can have, so it is written as it was
+//! read. Tags ascend, none comes twice, and numbers have their shortest form.
+//!
+//! A tag is the number of a field times four, and two bits: [`MUST_BE_UNDERSTOOD`] and
+//! [`VOLATILE`]. This version knows no field. Numbers from [`FIRST_UNASSIGNED`] on are never given
+//! to one: tests use them.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use crate::limits::{MAX_EXTENSIONS, MAX_EXTENSIONS_BYTES};
+
+/// Bit of a tag: what has the field must not be used by a version that does not know it.
+pub const MUST_BE_UNDERSTOOD: u32 = 1;
+/// Bit of a tag. In a timer: the field is not content, so a repeated schedule may differ in it. In
+/// a record: a version that does not know the field drops it when the timer's progress changes.
+pub const VOLATILE: u32 = 2;
+/// First number of those that no field gets.
+pub const FIRST_UNASSIGNED: u32 = 1 << 16;
+
+/// Holds the extensions of a timer or a record, in order of tag. None take no memory.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct Extensions(Option<Box<Fields>>);
+
+/// At least one field. Known ones get a member each.
+#[derive(Clone, PartialEq, Eq)]
+struct Fields {
+    /// Those that this version does not know, as a block.
+    unknown: Box<[u8]>,
+}
+
+/// Says why a block of extensions was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ExtensionError {
+    /// It ends within a field.
+    #[error("the extensions are cut off")]
+    CutOff,
+    /// A tag or a length is too large, or not in its shortest form.
+    #[error("a tag or a length of the extensions is not a number in its shortest form")]
+    Number,
+    /// A tag is not above the one before.
+    #[error("extension {tag} follows {before}: tags ascend, and none comes twice")]
+    Order {
+        /// The tag.
+        tag: u32,
+        /// The tag before it.
+        before: u32,
+    },
+    /// Too many fields.
+    #[error("there are more than {limit} extensions")]
+    TooMany {
+        /// Most fields allowed.
+        limit: usize,
+    },
+    /// Too many bytes in all.
+    #[error("the extensions have {bytes} bytes, the limit is {limit}")]
+    TooLarge {
+        /// Their bytes.
+        bytes: usize,
+        /// Most bytes allowed.
+        limit: usize,
+    },
+}
+
+impl Extensions {
+    /// No extensions.
+    pub const NONE: Self = Self(None);
+
+    /// Makes extensions of tags and values, in ascending order of tag.
+    ///
+    /// # Errors
+    ///
+    /// [`ExtensionError`] for another order, and beyond a limit.
+    pub fn new<V: AsRef<[u8]>>(fields: impl IntoIterator<Item = (u32, V)>) -> Result<Self, ExtensionError> {
+        Self::from_bytes(&block_of(fields))
+    }
+
+    /// Reads a block.
+    ///
+    /// # Errors
+    ///
+    /// [`ExtensionError`] if it is not in the form in which it would be written, or beyond a limit.
+    pub fn from_bytes(block: &[u8]) -> Result<Self, ExtensionError> {
+        if block.is_empty() {
+            return Ok(Self::NONE);
+        }
+        if block.len() > MAX_EXTENSIONS_BYTES {
+            return Err(ExtensionError::TooLarge { bytes: block.len(), limit: MAX_EXTENSIONS_BYTES });
+        }
+        let (mut rest, mut count, mut last) = (block, 0, None);
+        while !rest.is_empty() {
+            let (tag, _) = take_field(&mut rest)?;
+            if let Some(before) = last.filter(|before| tag <= *before) {
+                return Err(ExtensionError::Order { tag, before });
+            }
+            if count == MAX_EXTENSIONS {
+                return Err(ExtensionError::TooMany { limit: MAX_EXTENSIONS });
+            }
+            (count, last) = (count + 1, Some(tag));
+        }
+        Ok(Self::of_block(block.into()))
+    }
+
+    /// Returns the block: empty if there are none.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.0.as_ref().map_or(&[], |fields| &fields.unknown)
+    }
+
+    /// Returns tags and values, in order of tag.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &[u8])> + Clone {
+        let mut rest = self.as_bytes();
+        std::iter::from_fn(move || take_field(&mut rest).ok())
+    }
+
+    /// Says whether there are none.
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Returns the first tag that must be understood and that this version does not know.
+    pub fn not_understood(&self) -> Option<u32> {
+        self.iter().map(|(tag, _)| tag).find(|tag| tag & MUST_BE_UNDERSTOOD != 0)
+    }
+
+    /// Says whether a timer with these and one with the others have the same content: all fields
+    /// but the volatile ones are equal.
+    pub fn same_content(&self, other: &Self) -> bool {
+        self == other || self.lasting().eq(other.lasting())
+    }
+
+    /// Removes the volatile fields.
+    pub fn drop_volatile(&mut self) {
+        if self.iter().any(|(tag, _)| tag & VOLATILE != 0) {
+            *self = Self::of_block(block_of(self.lasting()));
+        }
+    }
+
+    fn lasting(&self) -> impl Iterator<Item = (u32, &[u8])> {
+        self.iter().filter(|(tag, _)| tag & VOLATILE == 0)
+    }
+
+    /// Of a valid block.
+    fn of_block(block: Vec<u8>) -> Self {
+        Self((!block.is_empty()).then(|| Box::new(Fields { unknown: block.into() })))
+    }
+}
+
+impl fmt::Debug for Extensions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
+
+fn block_of<V: AsRef<[u8]>>(fields: impl IntoIterator<Item = (u32, V)>) -> Vec<u8> {
+    let mut block = Vec::new();
+    for (tag, value) in fields {
+        let value = value.as_ref();
+        put_varint(tag, &mut block);
+        // A longer value is beyond the limit in any case.
+        put_varint(u32::try_from(value.len()).unwrap_or(u32::MAX), &mut block);
+        block.extend_from_slice(value);
+    }
+    block
+}
+
+fn take_field<'a>(rest: &mut &'a [u8]) -> Result<(u32, &'a [u8]), ExtensionError> {
+    let (tag, len) = (take_varint(rest)?, take_varint(rest)?);
+    let (value, after) = rest.split_at_checked(len as usize).ok_or(ExtensionError::CutOff)?;
+    *rest = after;
+    Ok((tag, value))
+}
+
+fn put_varint(n: u32, out: &mut Vec<u8>) {
+    match (u8::try_from(n), u16::try_from(n)) {
+        (Ok(n), _) if n < TWO_BYTES => out.push(n),
+        (_, Ok(n)) => {
+            out.push(TWO_BYTES);
+            out.extend_from_slice(&n.to_le_bytes());
+        }
+        _ => {
+            out.push(FOUR_BYTES);
+            out.extend_from_slice(&n.to_le_bytes());
+        }
+    }
+}
+
+fn take_varint(rest: &mut &[u8]) -> Result<u32, ExtensionError> {
+    let [first] = take(rest)?;
+    let (n, least) = match first {
+        TWO_BYTES => (u16::from_le_bytes(take(rest)?).into(), u32::from(TWO_BYTES)),
+        FOUR_BYTES => (u32::from_le_bytes(take(rest)?), 1 << 16),
+        first => (first.into(), 0),
+    };
+    if first > FOUR_BYTES || n < least { Err(ExtensionError::Number) } else { Ok(n) }
+}
+
+/// First bytes of varints that have two and four more.
+const TWO_BYTES: u8 = 251;
+const FOUR_BYTES: u8 = 252;
+
+fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], ExtensionError> {
+    let (taken, after) = rest.split_first_chunk().ok_or(ExtensionError::CutOff)?;
+    *rest = after;
+    Ok(*taken)
+}
+
+/// The block, as bytes.
+impl Serialize for Extensions {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_bytes(self.as_bytes())
+    }
+}
+
+impl<'de> Deserialize<'de> for Extensions {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        d.deserialize_bytes(BlockVisitor)
+    }
+}
+
+struct BlockVisitor;
+
+impl<'de> de::Visitor<'de> for BlockVisitor {
+    type Value = Extensions;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a block of extensions")
+    }
+
+    fn visit_bytes<E: de::Error>(self, block: &[u8]) -> Result<Extensions, E> {
+        Extensions::from_bytes(block).map_err(E::custom)
+    }
+
+    /// As texts write bytes.
+    fn visit_seq<A: de::SeqAccess<'de>>(self, mut seq: A) -> Result<Extensions, A::Error> {
+        let mut block = Vec::new();
+        while let Some(byte) = seq.next_element()? {
+            block.push(byte);
+        }
+        self.visit_bytes(&block)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn of(fields: &[(u32, &str)]) -> Extensions {
+        Extensions::new(fields.iter().copied()).unwrap()
+    }
+
+    fn refused(block: &[u8]) -> String {
+        Extensions::from_bytes(block).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_block_has_tags_lengths_and_values() {
+        let extensions = of(&[(0, ""), (250, "a"), (251, "bc"), (65_535, "d"), (65_536, "e")]);
+        let block: &[u8] = b"\x00\x00\xfa\x01a\xfb\xfb\x00\x02bc\xfb\xff\xff\x01d\xfc\x00\x00\x01\x00\x01e";
+        assert_eq!(extensions.as_bytes(), block);
+        assert_eq!(Extensions::from_bytes(block), Ok(extensions.clone()));
+        let fields: Vec<(u32, &[u8])> = extensions.iter().collect();
+        assert_eq!(fields, [(0, &b""[..]), (250, b"a"), (251, b"bc"), (65_535, b"d"), (65_536, b"e")]);
+        let long = Extensions::new([(u32::MAX, [7; 300])]).unwrap();
+        assert_eq!(long.as_bytes()[..8], *b"\xfc\xff\xff\xff\xff\xfb\x2c\x01");
+        assert_eq!(format!("{:?}", of(&[(4, "a")])), "{4: [97]}");
+    }
+
+    #[test]
+    fn none_take_no_memory_and_one_word_in_place() {
+        assert_eq!(Extensions::from_bytes(&[]), Ok(Extensions::NONE));
+        assert_eq!(of(&[]), Extensions::NONE);
+        assert!(Extensions::NONE.is_empty() && !of(&[(0, "")]).is_empty());
+        assert_eq!((Extensions::NONE.as_bytes(), Extensions::NONE.iter().count()), (&[][..], 0));
+        assert_eq!(size_of::<Extensions>(), size_of::<usize>());
+    }
+
+    #[test]
+    fn only_the_form_that_is_written_is_read() {
+        let cut_off = "the extensions are cut off";
+        for block in
+            [&b"\x04"[..], b"\x04\x01", b"\x04\xfb\x01", b"\xfb\x01", b"\xfc\x00\x00\x01", b"\x04\x00\x08"]
+        {
+            assert_eq!(refused(block), cut_off, "{block:?}");
+        }
+        let number = "a tag or a length of the extensions is not a number in its shortest form";
+        // Too long a form of 250 and of 65,535, as a tag and as a length; 8 and 16 bytes.
+        for long in
+            [&b"\xfb\xfa\x00"[..], b"\xfc\xff\xff\x00\x00", b"\xfd\x00\x00\x00\x00\x01\x00\x00\x00", b"\xfe"]
+        {
+            assert_eq!(refused(&[long, b"\x00"].concat()), number);
+            assert_eq!(refused(&[b"\x04", long, &[0; 300]].concat()), number);
+        }
+        assert_eq!(refused(b"\xff\x00"), number);
+        assert_eq!(refused(b"\x04\x00\x04\x00"), "extension 4 follows 4: tags ascend, and none comes twice");
+        assert_eq!(refused(b"\x08\x01a\x04\x00"), "extension 4 follows 8: tags ascend, and none comes twice");
+    }
+
+    #[test]
+    fn extensions_at_the_limits_are_read_and_beyond_are_not() {
+        let many = |count: u32| Extensions::new((0..count).map(|tag| (tag, "")));
+        assert_eq!(many(16).unwrap().iter().count(), 16);
+        assert_eq!(many(17).unwrap_err().to_string(), "there are more than 16 extensions");
+        // The tag has one byte, the length three.
+        let large = |len: usize| Extensions::new([(4, vec![7; len])]);
+        assert_eq!(large(1_020).unwrap().as_bytes().len(), 1_024);
+        assert_eq!(
+            large(1_021).unwrap_err().to_string(),
+            "the extensions have 1025 bytes, the limit is 1024"
+        );
+    }
+
+    #[test]
+    fn volatile_fields_are_not_content_and_can_be_dropped() {
+        let lasting = of(&[(4, "a"), (9, "b")]);
+        let both = of(&[(4, "a"), (6, "x"), (9, "b"), (11, "y")]);
+        let volatile = of(&[(6, "x"), (11, "y")]);
+        assert!(lasting.same_content(&both) && both.same_content(&lasting) && both.same_content(&both));
+        assert!(volatile.same_content(&Extensions::NONE));
+        for other in [of(&[(4, "b"), (9, "b")]), of(&[(4, "a")]), of(&[(5, "a"), (9, "b")]), volatile.clone()]
+        {
+            assert!(!lasting.same_content(&other) && !other.same_content(&both), "{other:?}");
+        }
+        let dropped = |mut extensions: Extensions| {
+            extensions.drop_volatile();
+            extensions
+        };
+        assert_eq!([both, lasting.clone()].map(dropped), [lasting.clone(), lasting]);
+        assert_eq!([volatile, Extensions::NONE].map(dropped), [Extensions::NONE, Extensions::NONE]);
+    }
+
+    #[test]
+    fn the_first_tag_that_must_be_understood_is_named() {
+        let first =
+            |tags: &[u32]| Extensions::new(tags.iter().map(|tag| (*tag, "x"))).unwrap().not_understood();
+        assert_eq!(
+            [first(&[]), first(&[4, 6]), first(&[4, 9, 11]), first(&[7])],
+            [None, None, Some(9), Some(7)]
+        );
+    }
+
+    #[test]
+    fn a_text_form_is_a_list_of_bytes() {
+        let extensions = of(&[(4, "a")]);
+        assert_eq!(serde_json::to_string(&extensions).unwrap(), "[4,1,97]");
+        assert_eq!(serde_json::from_str::<Extensions>("[4,1,97]").unwrap(), extensions);
+        assert_eq!(serde_json::from_str::<Extensions>("[]").unwrap(), Extensions::NONE);
+        assert!(serde_json::from_str::<Extensions>("[4,1]").is_err());
+    }
+
+    /// Bytes that are often a block, or nearly.
+    fn bytes() -> impl Strategy<Value = Vec<u8>> {
+        let fields = proptest::collection::btree_map(0u32..1_000, "[a-z]{0,3}", 0..5);
+        let block = fields.prop_map(block_of);
+        let damage = proptest::option::of((any::<prop::sample::Index>(), 0u8..8));
+        let damaged = (block, damage).prop_map(|(mut block, damage)| {
+            if let Some((at, byte)) = damage.filter(|_| !block.is_empty()) {
+                let at = at.index(block.len());
+                block[at] = byte;
+            }
+            block
+        });
+        prop_oneof![
+            proptest::collection::vec(0u8..4, 0..20),
+            proptest::collection::vec(any::<u8>(), 0..40),
+            damaged
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_survive_or_are_refused(block in bytes()) {
+            if let Ok(extensions) = Extensions::from_bytes(&block) {
+                prop_assert_eq!(extensions.as_bytes(), &block[..]);
+                prop_assert_eq!(Extensions::new(extensions.iter()), Ok(extensions.clone()));
+                prop_assert!(extensions.iter().is_sorted_by(|(a, _), (b, _)| a < b));
+            }
+        }
+
+        #[test]
+        fn a_block_that_is_cut_off_has_fewer_fields_or_is_refused(
+            fields in proptest::collection::btree_map(any::<u32>(), "[a-z]{0,9}", 1..9),
+        ) {
+            let extensions = Extensions::new(fields.clone()).unwrap();
+            let block = extensions.as_bytes();
+            for end in 0..block.len() {
+                if let Ok(fewer) = Extensions::from_bytes(&block[..end]) {
+                    let expected: Vec<_> = fields.iter().map(|(tag, value)| (*tag, value.as_bytes())).collect();
+                    let fewer: Vec<_> = fewer.iter().collect();
+                    prop_assert!(fewer.len() < expected.len() && expected.starts_with(&fewer));
+                }
+            }
+        }
+    }
+}
