@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use mtimer_types::InvalidTimer;
 use mtimer_types::{
-    Destination, HeaderError, Headers, Key, KeyPolicy, Mode, RetryTiers, Time, Timer, TimerId,
+    Destination, Extensions, HeaderError, Headers, Key, KeyPolicy, Mode, RetryTiers, Time, Timer, TimerId,
 };
 use serde::Serialize;
 
@@ -262,6 +262,7 @@ impl Schedule {
             retry: self.retry,
             payload: self.payload,
             headers: self.headers,
+            extensions: Extensions::NONE,
         };
         timer.validate(now)?;
         Ok((timer, self.policy))

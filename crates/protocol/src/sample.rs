@@ -1,13 +1,15 @@
 //! Values from which samples of messages and arbitrary operations are made, for tests of these and
 //! other programs.
 
-#![expect(clippy::unwrap_used, reason = "the names and headers below are valid")]
+#![expect(clippy::unwrap_used, reason = "the names, headers and extensions below are valid")]
 
 use std::sync::Arc;
 
 use bytes::Bytes;
+use mtimer_types::extensions::{FIRST_UNASSIGNED, VOLATILE};
 use mtimer_types::{
-    Destination, Headers, Key, KeyPolicy, Mode, PartitionId, RetryTiers, Target, Time, Timer, TimerId,
+    Destination, Extensions, Headers, Key, KeyPolicy, Mode, PartitionId, RetryTiers, Target, Time, Timer,
+    TimerId,
 };
 
 /// Chooses the parts of an arbitrary operation. A simulation draws them from its random numbers, a
@@ -93,6 +95,12 @@ pub fn headers() -> Headers {
     Headers::new([("tenant", "acme"), ("traceparent", traceparent)]).unwrap()
 }
 
+/// Extensions that nobody knows, the second of them volatile.
+pub fn extensions() -> Extensions {
+    let tag = 4 * FIRST_UNASSIGNED;
+    Extensions::new([(tag, "new"), ((tag + 4) | VOLATILE, "")]).unwrap()
+}
+
 /// A timer with nothing that can be left out.
 pub fn plain_timer() -> Timer {
     Timer { payload: Bytes::from_static(b"hello"), ..Timer::new(id(), dest(), time(5_000)) }
@@ -107,6 +115,7 @@ pub fn full_timer() -> Timer {
         callback_timeout_ms: Some(2_000),
         retry: Some(RetryTiers(vec![250, 251, 70_000])),
         headers: headers(),
+        extensions: extensions(),
         ..plain_timer()
     }
 }

@@ -55,6 +55,8 @@ fn the_page_shows_the_same_bytes() {
     let id = samples::id();
     let partition = mtimer_types::PartitionId::of_key(&samples::dest(), &samples::key(), 64);
     assert_eq!(partition.0, 9, "the page says so");
+    let extensions = hex(samples::full_timer().extensions.as_bytes());
+    assert!(page.contains(&extensions), "docs/protocol.md lacks the extensions {extensions}");
     for text in [id.to_string(), format!("{:032x}", id.as_u128())] {
         assert!(page.contains(&text), "docs/protocol.md lacks the id {text}");
     }

@@ -131,6 +131,43 @@ fn values_that_no_type_has_are_refused() {
     assert!(client(&[]).is_err() && server(&[]).is_err());
 }
 
+/// A schedule whose timer has this block of extensions.
+fn with_extensions(block: &[u8]) -> Vec<u8> {
+    let op = Schedule { timer: samples::plain_timer().into(), policy: mtimer_types::KeyPolicy::Create };
+    let request = Request { corr: 7, first_sent: samples::time(0), ops: vec![op.into()] };
+    let body = encode(&ClientMessage::Request(request)).unwrap();
+    let (before, end) = body.split_at(body.len() - 2);
+    assert_eq!(end, [0, 0], "no extensions, and the policy");
+    [before, &encode(&Bytes::copy_from_slice(block)).unwrap(), &[0]].concat()
+}
+
+#[test]
+fn extensions_in_another_form_than_the_one_are_refused() {
+    let field = |tag: u8, len: usize| [&[tag, 251][..], &(len as u16).to_le_bytes(), &vec![7; len]].concat();
+    let fields = |count: u8| (0..count).flat_map(|n| [n * 4, 0]).collect::<Vec<_>>();
+    // The last must be understood: the operation is refused, not the message.
+    for block in
+        [&b""[..], b"\x04\x00", b"\x04\x01a\xfb\xe8\x03\x00", &field(4, 1_020), &fields(16), b"\x05\x00"]
+    {
+        let body = with_extensions(block);
+        assert_eq!(encode(&client(&body).unwrap()).unwrap(), body, "{block:?}");
+    }
+    let refused = [
+        (&b"\x08\x00\x04\x00"[..], "extension 4 follows 8"),
+        (b"\x04\x00\x04\x00", "extension 4 follows 4"),
+        (b"\x04\xfb\x01\x00a", "shortest form"),
+        (b"\xfb\x04\x00\x00", "shortest form"),
+        (b"\x04\x02a", "cut off"),
+        (&fields(17), "more than 16 extensions"),
+        (&field(4, 1_021), "the extensions have 1025 bytes, the limit is 1024"),
+        (&[0; 100_000], "the extensions have 100000 bytes, the limit is 1024"),
+    ];
+    for (block, why) in refused {
+        let error = client(&with_extensions(block)).unwrap_err().to_string();
+        assert!(error.contains(why), "{error} instead of {why}");
+    }
+}
+
 #[test]
 fn frames_are_bounded_both_ways() {
     let mut codec = frame_codec(16);
@@ -173,6 +210,19 @@ proptest! {
     fn any_bytes_are_a_message_or_refused(body in proptest::collection::vec(any::<u8>(), 0..300)) {
         let _ = client(&body);
         let _ = server(&body);
+    }
+
+    #[test]
+    fn any_extensions_survive_byte_for_byte_or_are_refused(
+        block in prop_oneof![
+            proptest::collection::vec(0u8..5, 0..12),
+            proptest::collection::vec(any::<u8>(), 0..40),
+        ],
+    ) {
+        let body = with_extensions(&block);
+        if let Ok(message) = client(&body) {
+            prop_assert_eq!(encode(&message).unwrap(), body);
+        }
     }
 
     #[test]

@@ -13,8 +13,8 @@ use mtimer_protocol::{
     RequestOp, ServerMessage, SettleRefusal, Settlement, Topology, Welcome, decode, encode,
 };
 use mtimer_types::{
-    Destination, Epoch, HandlerOutcome, Headers, Key, KeyPolicy, Mode, PartitionId, RetryTiers, Target, Term,
-    Time, Timer, TimerId,
+    Destination, Epoch, Extensions, HandlerOutcome, Headers, Key, KeyPolicy, Mode, PartitionId, RetryTiers,
+    Target, Term, Time, Timer, TimerId,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -46,6 +46,11 @@ fn headers() -> impl Strategy<Value = Headers> {
     prop_oneof![Just(Headers::NONE), pairs.prop_map(|pairs| Headers::new(pairs).unwrap())]
 }
 
+fn extensions() -> impl Strategy<Value = Extensions> {
+    let fields = prop::collection::btree_map(any::<u32>(), vec(any::<u8>(), 0..60), 1..5);
+    prop_oneof![Just(Extensions::NONE), fields.prop_map(|fields| Extensions::new(fields).unwrap())]
+}
+
 fn mode() -> impl Strategy<Value = Mode> {
     prop_oneof![Just(Mode::AtLeastOnce), Just(Mode::AtMostOnce)]
 }
@@ -66,8 +71,9 @@ prop_compose! {
         retry in option::of(vec(any::<u32>(), 0..32).prop_map(RetryTiers)),
         payload in payload(),
         headers in headers(),
+        extensions in extensions(),
     ) -> Timer {
-        Timer { id, dest, key, due, mode, deadline, callback_timeout_ms, retry, payload, headers }
+        Timer { id, dest, key, due, mode, deadline, callback_timeout_ms, retry, payload, headers, extensions }
     }
 }
 

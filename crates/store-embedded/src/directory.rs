@@ -199,8 +199,8 @@ mod tests {
         for marker in [
             &b"\xff\xfe"[..],
             b"mtimer embedded store\n",
-            b"mtimer embedded store\nformat 7\npartitions 4\n",
-            b"mtimer embedded store\nformat 7\npartitions 5\ncheck 0000000000000000\n",
+            b"mtimer embedded store\nformat 8\npartitions 4\n",
+            b"mtimer embedded store\nformat 8\npartitions 5\ncheck 0000000000000000\n",
             b"mtimer embedded store\nformat 2\npartitions 4\ncheck 0000000000000000\n",
         ] {
             std::fs::write(dir.path().join(MARKER), marker).unwrap();
@@ -229,7 +229,7 @@ mod tests {
         ] {
             std::fs::write(&marker, text).unwrap();
             let says = format!(
-                "has format {format}, this version reads only format 7 and converts no other: \
+                "has format {format}, this version reads only format 8 and converts no other: \
                  use the version that wrote it, or start with an empty directory"
             );
             assert!(refusal(dir.path(), 4).contains(&says), "{}", refusal(dir.path(), 4));

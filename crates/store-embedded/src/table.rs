@@ -274,7 +274,7 @@ impl Table for PartitionTable<'_> {
         read_row(self.destinations, id, location, value).map(Some)
     }
 
-    fn put(&mut self, before: Option<&Row>, after: Row) -> Result<(), Fault> {
+    fn write(&mut self, before: Option<&Row>, after: Row) -> Result<(), Fault> {
         let id = after.id();
         let old = before.map(|row| self.position_of(row)).transpose()?;
         let dest = self.destinations.number(&after.record.timer.dest, self.tree)?;

@@ -5,7 +5,7 @@
 //! | part | bytes | when |
 //! |---|---|---|
 //! | flags | 1 | always; bit 0 at-most-once, 1 key, 2 deadline, 3 more flags, 4 retry tiers, 5 progress, 6 due time, 7 zero |
-//! | more flags | 1 | bit 3; bit 0 callback timeout, 1 headers, 2 accepted, the others zero: a record with one of them set is refused |
+//! | more flags | 1 | bit 3; bit 0 callback timeout, 1 headers, 2 accepted, 3 extensions of the timer, 4 extensions of the record, the others zero: a record with one of them set is refused |
 //! | progress | 20 | bit 5: failed (u32), budget_from (u32), epoch of `fresh` or 0 (u64), stopped (u8), length of the error (u16), zero (u8) |
 //! | error | n | bit 5: UTF-8 |
 //! | destination | varint | always: the number under which the store has interned group and app |
@@ -16,12 +16,21 @@
 //! | retry tiers | varint, varints | bit 4: count, then ms each |
 //! | headers | varint, (varint + n, varint + n)s | bit 1 of more flags: count, then name and value each |
 //! | accepted | varint | bit 2 of more flags: ms after the due time |
+//! | extensions of the timer | varint + n | bit 3 of more flags: a block of [`mtimer_types::extensions`], not empty |
+//! | extensions of the record | varint + n | bit 4 of more flags: the same |
 //! | payload | rest | always |
+//!
+//! A new field is an extension, so that it needs no new format: of the timer if its application
+//! sends it, else of the record. A record with an extension that must be understood and that this
+//! version does not know is refused.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::{Buf, BufMut, Bytes};
-use mtimer_types::{Destination, Epoch, Headers, Key, Mode, RetryTiers, Time, Timer, TimerId, limits};
+use mtimer_types::{
+    Destination, Epoch, Extensions, Headers, Key, Mode, RetryTiers, Time, Timer, TimerId, limits,
+};
 
 /// A stored timer.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -32,6 +41,9 @@ pub struct Record {
     pub progress: Progress,
     /// When its due time was accepted, if that had passed already.
     pub accepted: Option<Time>,
+    /// Fields that came later than this version, kept as they are; of [`Progress`] also. Those of
+    /// the application are in the timer.
+    pub extensions: Extensions,
 }
 
 /// How far a timer's deliveries have come.
@@ -50,14 +62,21 @@ pub struct Progress {
     pub last_error: Option<Box<str>>,
 }
 
-/// Bytes that are not a record.
+/// Bytes that are not a record of this version.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the stored record of timer {id} is damaged: {what}")]
+#[error("the stored record of timer {id} cannot be read: {what}")]
 pub struct RecordError {
     /// Which.
     pub id: TimerId,
     /// The defect.
-    pub what: &'static str,
+    pub what: Cow<'static, str>,
+}
+
+impl RecordError {
+    /// The record of this timer has this defect.
+    pub fn new(id: TimerId, what: impl Into<Cow<'static, str>>) -> Self {
+        Self { id, what: what.into() }
+    }
 }
 
 const AT_MOST_ONCE: u8 = 1;
@@ -72,11 +91,15 @@ const DUE: u8 = 64;
 const MORE_TIMEOUT: u8 = 1;
 const MORE_HEADERS: u8 = 2;
 const MORE_ACCEPTED: u8 = 4;
+const MORE_TIMER_EXTENSIONS: u8 = 8;
+const MORE_RECORD_EXTENSIONS: u8 = 16;
+const ALL_MORE: u8 =
+    MORE_TIMEOUT | MORE_HEADERS | MORE_ACCEPTED | MORE_TIMER_EXTENSIONS | MORE_RECORD_EXTENSIONS;
 
 impl Record {
     /// A record of a timer that was never delivered.
     pub fn new(timer: Arc<Timer>) -> Self {
-        Self { timer, progress: Progress::default(), accepted: None }
+        Self { timer, progress: Progress::default(), accepted: None, extensions: Extensions::NONE }
     }
 
     /// A record of a timer whose due time is accepted `now`.
@@ -105,6 +128,18 @@ impl Record {
         self.accepted.unwrap_or(self.timer.due)
     }
 
+    /// Says whether it has nothing to keep beside the timer and what is counted of its deliveries.
+    pub const fn is_plain(&self) -> bool {
+        self.accepted.is_none() && self.extensions.is_empty()
+    }
+
+    /// Drops the extensions that do not hold any more, if the progress is another than before.
+    pub(crate) fn drop_outdated(&mut self, before: &Progress) {
+        if !self.extensions.is_empty() && self.progress != *before {
+            self.extensions.drop_volatile();
+        }
+    }
+
     /// The number of the next delivery: 1 + failed attempts, + 1 when a predecessor's claim covered
     /// it.
     pub const fn attempt(&self, covered: bool) -> u32 {
@@ -125,7 +160,9 @@ impl Record {
         let flag = |on: bool, bit: u8| if on { bit } else { 0 };
         let more = flag(t.callback_timeout_ms.is_some(), MORE_TIMEOUT)
             | flag(!t.headers.is_empty(), MORE_HEADERS)
-            | flag(self.accepted.is_some(), MORE_ACCEPTED);
+            | flag(self.accepted.is_some(), MORE_ACCEPTED)
+            | flag(!t.extensions.is_empty(), MORE_TIMER_EXTENSIONS)
+            | flag(!self.extensions.is_empty(), MORE_RECORD_EXTENSIONS);
         out.put_u8(
             flag(t.mode == Mode::AtMostOnce, AT_MOST_ONCE)
                 | flag(t.key.is_some(), KEY)
@@ -168,6 +205,12 @@ impl Record {
         if let Some(accepted) = self.accepted {
             put_varint(out, accepted.ms_since(t.due));
         }
+        for block in [&t.extensions, &self.extensions].map(Extensions::as_bytes) {
+            if !block.is_empty() {
+                put_varint(out, block.len() as u64);
+                out.put_slice(block);
+            }
+        }
         out.put_slice(&t.payload);
     }
 
@@ -182,7 +225,7 @@ impl Record {
         dest: impl FnOnce(u32) -> Option<Destination>,
     ) -> Result<Self, RecordError> {
         let mut rest = bytes.clone();
-        decode(id, &mut rest, dest).map_err(|what| RecordError { id, what })
+        decode(id, &mut rest, dest).map_err(|what| RecordError::new(id, what))
     }
 }
 
@@ -220,13 +263,13 @@ fn decode(
     id: TimerId,
     rest: &mut Bytes,
     dest: impl FnOnce(u32) -> Option<Destination>,
-) -> Result<Record, &'static str> {
+) -> Result<Record, Cow<'static, str>> {
     let birth = id.birth_due();
     let flags = rest.try_get_u8().map_err(|_| "it is empty")?;
     let has = |bit: u8| flags & bit != 0;
     let more = if has(MORE) { rest.try_get_u8().map_err(|_| "it is cut off")? } else { 0 };
-    if more & !(MORE_TIMEOUT | MORE_HEADERS | MORE_ACCEPTED) != 0 {
-        return Err("it has parts that this version does not know");
+    if more & !ALL_MORE != 0 {
+        return Err("it has parts that this version does not know".into());
     }
     let progress = if has(PROGRESS) { decode_progress(rest)? } else { Progress::default() };
     let number = u32::try_from(get_varint(rest)?).map_err(|_| "its destination number is too large")?;
@@ -249,7 +292,7 @@ fn decode(
     let retry = if has(RETRY) {
         let count = get_varint(rest)? as usize;
         if count > limits::MAX_RETRY_TIERS {
-            return Err("it has too many retry tiers");
+            return Err("it has too many retry tiers".into());
         }
         let tiers: Result<Vec<u32>, _> = (0..count).map(|_| small(get_varint(rest)?)).collect();
         Some(RetryTiers(tiers?))
@@ -259,9 +302,22 @@ fn decode(
     let headers = if more & MORE_HEADERS != 0 { decode_headers(rest)? } else { Headers::NONE };
     let mode = if has(AT_MOST_ONCE) { Mode::AtMostOnce } else { Mode::AtLeastOnce };
     let accepted = if more & MORE_ACCEPTED != 0 { Some(due + get_varint(rest)?) } else { None };
-    let payload = rest.split_off(0);
-    let timer = Timer { id, dest, key, due, mode, deadline, callback_timeout_ms, retry, payload, headers };
-    Ok(Record { timer: Arc::new(timer), progress, accepted })
+    let mut block = |bit: u8| if more & bit != 0 { decode_extensions(rest) } else { Ok(Extensions::NONE) };
+    let (of_timer, of_record) = (block(MORE_TIMER_EXTENSIONS)?, block(MORE_RECORD_EXTENSIONS)?);
+    let timer = Timer {
+        id,
+        dest,
+        key,
+        due,
+        mode,
+        deadline,
+        callback_timeout_ms,
+        retry,
+        payload: rest.split_off(0),
+        headers,
+        extensions: of_timer,
+    };
+    Ok(Record { timer: Arc::new(timer), progress, accepted, extensions: of_record })
 }
 
 fn decode_progress(rest: &mut Bytes) -> Result<Progress, &'static str> {
@@ -292,6 +348,19 @@ fn decode_headers(rest: &mut Bytes) -> Result<Headers, &'static str> {
     let texts = texts.map_err(|_| "its headers are not UTF-8")?;
     let pairs = texts.chunks_exact(2).map(|pair| (pair[0], pair[1]));
     Headers::new(pairs).map_err(|_| "its headers are not valid")
+}
+
+fn decode_extensions(rest: &mut Bytes) -> Result<Extensions, Cow<'static, str>> {
+    let extensions = Extensions::from_bytes(&take_text(rest)?).map_err(|error| error.to_string())?;
+    if extensions.is_empty() {
+        return Err("it announces extensions and has none".into());
+    }
+    match extensions.not_understood() {
+        Some(tag) => {
+            Err(format!("it has extension {tag}, which must be understood and is of a newer version").into())
+        }
+        None => Ok(extensions),
+    }
 }
 
 fn put_text(out: &mut Vec<u8>, text: &str) {

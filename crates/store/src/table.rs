@@ -139,8 +139,16 @@ pub trait Table {
     fn row(&mut self, id: TimerId) -> Result<Option<Row>, Self::Error>;
 
     /// Stores `after` in place of `before` (the row of the same id as it was read; `None`: there
-    /// was none).
-    fn put(&mut self, before: Option<&Row>, after: Row) -> Result<(), Self::Error>;
+    /// was none). Decisions write by [`Table::put`].
+    fn write(&mut self, before: Option<&Row>, after: Row) -> Result<(), Self::Error>;
+
+    /// Stores `after` in place of `before`, without extensions that do not hold any more.
+    fn put(&mut self, before: Option<&Row>, mut after: Row) -> Result<(), Self::Error> {
+        if let Some(before) = before {
+            after.record.drop_outdated(&before.record.progress);
+        }
+        self.write(before, after)
+    }
 
     /// Removes a row, given as it was read.
     fn remove(&mut self, before: &Row) -> Result<(), Self::Error>;

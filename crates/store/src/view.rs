@@ -250,7 +250,7 @@ impl Table for View {
         row.ok_or_else(|| self.lacks(Need::Row(id)))
     }
 
-    fn put(&mut self, before: Option<&Row>, after: Row) -> Result<(), Missing> {
+    fn write(&mut self, before: Option<&Row>, after: Row) -> Result<(), Missing> {
         self.stores = true;
         let moves = before.is_none_or(|before| before.at != after.at);
         self.write_row(after.id(), Some(after), moves)

@@ -16,6 +16,15 @@ pub enum InvalidTimer {
     /// A header is not allowed, or there is too much of them.
     #[error(transparent)]
     Header(#[from] HeaderError),
+    /// An extension that must be understood is unknown.
+    #[error(
+        "the timer has extension {tag}, which must be understood, and this version of mtimer does not know it: \
+         schedule it without, or by a broker and a client of the version that has it"
+    )]
+    Extension {
+        /// Its tag.
+        tag: u32,
+    },
     /// The id was made for another due time.
     #[error(
         "the id {id} was made for due time {}, but the timer is due at {}: make a new id",

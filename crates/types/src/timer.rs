@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, de};
 
-use crate::{Destination, Headers, InvalidTimer, Key, RetryTiers, Time, TimerId, limits};
+use crate::{Destination, Extensions, Headers, InvalidTimer, Key, RetryTiers, Time, TimerId, limits};
 
 /// Says how often a callback may be delivered.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
@@ -55,6 +55,9 @@ pub struct Timer {
     /// Handed to the handler as they are.
     #[serde(default)]
     pub headers: Headers,
+    /// Fields that came later than this version, kept as they are.
+    #[serde(default)]
+    pub extensions: Extensions,
 }
 
 /// Reads bytes into memory of their own: copied once from where they stand, without clearing the
@@ -110,6 +113,7 @@ impl Timer {
             retry: None,
             payload: Bytes::new(),
             headers: Headers::NONE,
+            extensions: Extensions::NONE,
         }
     }
 
@@ -126,6 +130,9 @@ impl Timer {
     pub fn validate(&self, now: Time) -> Result<(), InvalidTimer> {
         if self.payload.len() > limits::MAX_PAYLOAD_BYTES {
             return Err(InvalidTimer::Payload { len: self.payload.len(), limit: limits::MAX_PAYLOAD_BYTES });
+        }
+        if let Some(tag) = self.extensions.not_understood() {
+            return Err(InvalidTimer::Extension { tag });
         }
         if self.id.birth_due() != self.due {
             return Err(InvalidTimer::IdDue { id: self.id, birth: self.id.birth_due(), due: self.due });
@@ -146,7 +153,7 @@ impl Timer {
     /// Says whether a repeated schedule of the same id asks for the same thing. The due time is in
     /// the id, so it is not looked at: the stored timer may have been rescheduled since. Neither is
     /// the deadline, which a replay lifts and a client can extend, nor the trace context, by which
-    /// every request differs (see [`Headers::same_content`]).
+    /// every request differs (see [`Headers::same_content`]), nor an extension that is volatile.
     pub fn same_content(&self, other: &Self) -> bool {
         self.id == other.id
             && self.dest == other.dest
@@ -156,11 +163,12 @@ impl Timer {
             && self.retry == other.retry
             && self.payload == other.payload
             && self.headers.same_content(&other.headers)
+            && self.extensions.same_content(&other.extensions)
     }
 
-    /// Returns the bytes of payload and headers, the variable part of a timer's size.
+    /// Returns the bytes of payload, headers and extensions, the variable part of a timer's size.
     pub fn content_bytes(&self) -> usize {
-        self.payload.len() + self.headers.bytes()
+        self.payload.len() + self.headers.bytes() + self.extensions.as_bytes().len()
     }
 }
 
@@ -181,6 +189,7 @@ pub fn check_distance(due: Time, now: Time) -> Result<(), InvalidTimer> {
 mod tests {
     use super::*;
     use crate::PartitionId;
+    use crate::extensions::{MUST_BE_UNDERSTOOD, VOLATILE};
 
     const NOW: Time = Time::from_ms(1_700_000_000_000);
 
@@ -229,6 +238,22 @@ mod tests {
     }
 
     #[test]
+    fn an_unknown_extension_is_kept_unless_it_must_be_understood() {
+        let with = |tag| Timer { extensions: Extensions::new([(4, "x"), (tag, "")]).unwrap(), ..timer(5) };
+        assert_eq!(with(8 | VOLATILE).validate(NOW), Ok(()));
+        for tag in [8 | MUST_BE_UNDERSTOOD, 8 | MUST_BE_UNDERSTOOD | VOLATILE] {
+            assert_eq!(with(tag).validate(NOW), Err(InvalidTimer::Extension { tag }));
+            assert!(error(&with(tag)).starts_with(&format!("the timer has extension {tag}, which must be")));
+        }
+    }
+
+    #[test]
+    fn a_timer_is_small() {
+        // Each is in memory hundreds of thousands of times.
+        assert!(size_of::<Timer>() <= 208, "{} bytes", size_of::<Timer>());
+    }
+
+    #[test]
     fn the_first_retry_tier_out_of_range_is_named() {
         let refused = |tiers: Vec<u32>| error(&Timer { retry: Some(RetryTiers(tiers)), ..timer(5) });
         assert!(refused(vec![1, 0, 2]).starts_with("retry tier 2 of 3 is 0 ms"));
@@ -263,14 +288,18 @@ mod tests {
         assert!(!with(|t| t.payload = Bytes::from_static(b"x")));
         assert!(!with(|t| t.headers = Headers::new([("a", "")]).unwrap()));
         assert!(with(|t| t.headers = Headers::new([("traceparent", "x")]).unwrap()));
+        assert!(!with(|t| t.extensions = Extensions::new([(4, "")]).unwrap()));
+        assert!(with(|t| t.extensions = Extensions::new([(VOLATILE, "x")]).unwrap()));
     }
 
     #[test]
-    fn content_counts_payload_and_headers() {
+    fn content_counts_payload_headers_and_extensions() {
         let timer = Timer { payload: Bytes::from_static(b"1234"), ..timer(5) };
         assert_eq!(timer.content_bytes(), 4);
         let headers = Headers::new([("a", "xyz")]).unwrap();
-        assert_eq!(Timer { headers, ..timer }.content_bytes(), 4 + 6);
+        assert_eq!(Timer { headers, ..timer.clone() }.content_bytes(), 4 + 6);
+        let extensions = Extensions::new([(4, "abc")]).unwrap();
+        assert_eq!(Timer { extensions, ..timer }.content_bytes(), 4 + 5);
     }
 
     #[test]

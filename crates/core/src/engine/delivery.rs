@@ -185,8 +185,7 @@ impl Engine {
         match entry {
             Some(entry) if entry.record.timer.mode == Mode::AtMostOnce => {
                 let failed = entry.attempt() - 1;
-                let is_whole = entry.record.accepted.is_none();
-                let timer = is_whole.then(|| entry.record.timer.clone());
+                let timer = entry.record.is_plain().then(|| entry.record.timer.clone());
                 self.set_state(id, EntryState::Taking { member });
                 self.enqueue(id.partition(), Own::Take { id, failed, timer });
             }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use mtimer_core::{SessionEvent, SessionId};
 use mtimer_protocol::ops::{Reschedule, Schedule};
-use mtimer_protocol::sample::Source;
+use mtimer_protocol::sample::{self, Source};
 use mtimer_protocol::{ErrorCode, OpReply, Query, Request, RequestOp};
 use mtimer_types::{
     Destination, Headers, Key, KeyPolicy, Mode, PartitionId, RetryTiers, Target, Time, Timer, TimerId,
@@ -173,6 +173,7 @@ impl World {
         timer.payload = vec![7; self.rng.below(300) as usize].into();
         if timer.id.random().is_multiple_of(4) {
             timer.headers = Headers::new([("tenant", "acme")]).expect("they are valid");
+            timer.extensions = sample::extensions();
         }
         (timer.into(), policy)
     }

@@ -132,12 +132,12 @@ pub(crate) fn decode_moved(
     value: &Bytes,
     dest: impl FnOnce(u32) -> Option<Destination>,
 ) -> Result<MovedEntry, RecordError> {
-    let damaged = |what| move |_| RecordError { id, what };
+    let damaged = |what: &'static str| move |_| RecordError::new(id, what);
     let mut rest = value.clone();
     let at = match rest.try_get_u8().map_err(damaged("its entry is empty"))? {
         b's' => {
             let slot = std::str::from_utf8(&rest).ok().and_then(SlotKey::parse);
-            let slot = slot.ok_or(RecordError { id, what: "it is in a slot of no known name" })?;
+            let slot = slot.ok_or(RecordError::new(id, "it is in a slot of no known name"))?;
             return Ok(MovedEntry::Slot(slot));
         }
         b'p' => At::Parked,
@@ -145,10 +145,10 @@ pub(crate) fn decode_moved(
         b'u' => At::Unconfirmed { epoch: epoch(id, &mut rest)?, since: time(id, &mut rest)? },
         b'd' => {
             let reason = rest.try_get_u8().ok().and_then(DeadReason::from_u8);
-            let reason = reason.ok_or(RecordError { id, what: "it died for no known reason" })?;
+            let reason = reason.ok_or(RecordError::new(id, "it died for no known reason"))?;
             At::Dead { reason, died: time(id, &mut rest)? }
         }
-        _ => return Err(RecordError { id, what: "it is in no known place" }),
+        _ => return Err(RecordError::new(id, "it is in no known place")),
     };
     Ok(MovedEntry::Row(Row { record: Record::decode(id, &rest, dest)?, at }))
 }
@@ -167,7 +167,7 @@ pub(crate) fn request_field(request: RequestId) -> [u8; 9] {
 
 /// How a timer ended, from its value in `ended`.
 pub(crate) fn decode_ended(id: TimerId, value: &[u8]) -> Result<Ended, RecordError> {
-    remembered::decode_ended(value).ok_or(RecordError { id, what: "it ended in no known way" })
+    remembered::decode_ended(value).ok_or(RecordError::new(id, "it ended in no known way"))
 }
 
 /// Deliveries under way, as the owner record keeps them.
@@ -211,12 +211,12 @@ fn put_time(out: &mut Vec<u8>, time: Time) {
 }
 
 fn time(id: TimerId, rest: &mut Bytes) -> Result<Time, RecordError> {
-    let ms = rest.try_get_uint_le(TIME).map_err(|_| RecordError { id, what: "a time is cut off" })?;
+    let ms = rest.try_get_uint_le(TIME).map_err(|_| RecordError::new(id, "a time is cut off"))?;
     Ok(Time::from_ms(ms))
 }
 
 fn epoch(id: TimerId, rest: &mut Bytes) -> Result<Epoch, RecordError> {
-    rest.try_get_u64_le().map(Epoch).map_err(|_| RecordError { id, what: "its epoch is cut off" })
+    rest.try_get_u64_le().map(Epoch).map_err(|_| RecordError::new(id, "its epoch is cut off"))
 }
 
 #[cfg(test)]
@@ -224,7 +224,7 @@ mod tests {
     use std::sync::Arc;
 
     use mtimer_store::Progress;
-    use mtimer_types::{Headers, Mode, PartitionId, SlotWidth, Timer};
+    use mtimer_types::{PartitionId, SlotWidth, Timer};
     use proptest::prelude::*;
 
     use super::*;
@@ -244,18 +244,7 @@ mod tests {
     }
 
     fn record(payload: Vec<u8>, failed: u32) -> Record {
-        let timer = Timer {
-            id: id(),
-            dest: dest(),
-            key: None,
-            due: BIRTH,
-            mode: Mode::AtLeastOnce,
-            deadline: None,
-            callback_timeout_ms: None,
-            retry: None,
-            payload: payload.into(),
-            headers: Headers::NONE,
-        };
+        let timer = Timer { payload: payload.into(), ..Timer::new(id(), dest(), BIRTH) };
         Record { progress: Progress { failed, ..Progress::default() }, ..Record::new(Arc::new(timer)) }
     }
 
@@ -344,7 +333,7 @@ mod tests {
         let text = |error: RecordError| error.to_string();
         let moved =
             |value: &'static [u8]| text(decode_moved(id(), &Bytes::from_static(value), known).unwrap_err());
-        let damaged = format!("the stored record of timer {} is damaged: ", id());
+        let damaged = format!("the stored record of timer {} cannot be read: ", id());
         assert_eq!(moved(b""), format!("{damaged}its entry is empty"));
         assert_eq!(moved(b"s0.9.1"), format!("{damaged}it is in a slot of no known name"));
         assert_eq!(moved(b"t1234567"), format!("{damaged}its epoch is cut off"));

@@ -1,7 +1,7 @@
 //! Random timers, and times that matter to where they are stored.
 
 use mtimer_store::conformance::SeededRandom;
-use mtimer_types::{Destination, Key, Mode, PartitionId, Time, Timer, TimerId};
+use mtimer_types::{Destination, Extensions, Key, Mode, PartitionId, Time, Timer, TimerId};
 
 pub(super) const PARTITION: PartitionId = PartitionId(2);
 pub(super) const SECOND: u64 = 1_000;
@@ -27,6 +27,7 @@ pub(super) fn arbitrary_timer(r: &mut SeededRandom, now: Time) -> Timer {
         mode: if r.one_in(3) { Mode::AtMostOnce } else { Mode::AtLeastOnce },
         deadline: r.one_in(3).then(|| due + r.pick(&[0, 10, 60 * SECOND, DAY])),
         payload: vec![b'x'; r.pick(&[0, 1, 30])].into(),
+        extensions: if r.one_in(3) { Extensions::new([(4, "x")]).unwrap() } else { Extensions::NONE },
         ..Timer::new(
             TimerId::new(due, now, PARTITION, r.next_u64()),
             Destination::new("orders", app).unwrap(),

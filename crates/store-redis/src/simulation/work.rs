@@ -18,7 +18,7 @@ impl Run {
         }
         // A timer that has ended meanwhile may still be in memory.
         let known = match entry.map(|entry| entry.record()) {
-            Some(record) => record.accepted.is_none().then_some(record.timer),
+            Some(record) => record.is_plain().then_some(record.timer),
             None => Some(timer.clone().into()),
         };
         let fire = arbitrary_time(r, self.now);

@@ -1,7 +1,10 @@
 //! Payloads, names and keys of every size and kind come back as they were written.
 
 use bytes::Bytes;
-use mtimer_types::{Destination, Headers, Key, KeyPolicy, Mode, RetryTiers, Target, Timer, limits};
+use mtimer_types::extensions::VOLATILE;
+use mtimer_types::{
+    Destination, Extensions, Headers, Key, KeyPolicy, Mode, RetryTiers, Target, Timer, limits,
+};
 
 use super::kit::Kit;
 use super::owner::Owner;
@@ -95,7 +98,7 @@ pub(super) async fn a_batch_of_the_largest_payloads(mut kit: Kit) {
 
 pub(super) async fn every_optional_field(mut kit: Kit) {
     let owner = kit.owner().await;
-    for bits in 0..64u32 {
+    for bits in 0..128u32 {
         let has = |bit: u32| bits & (1 << bit) != 0;
         let timer = Timer {
             mode: if has(0) { Mode::AtMostOnce } else { Mode::AtLeastOnce },
@@ -104,6 +107,7 @@ pub(super) async fn every_optional_field(mut kit: Kit) {
             callback_timeout_ms: has(3).then_some(limits::MAX_CALLBACK_TIMEOUT_MS),
             retry: has(4).then(|| RetryTiers(vec![1, limits::MAX_RETRY_DELAY_MS])),
             headers: if has(5) { headers(&["a", "é"]) } else { Headers::NONE },
+            extensions: if has(6) { extensions(&["a", ""]) } else { Extensions::NONE },
             ..kit.timer(kit.now)
         };
         round_trip(&owner, &timer).await;
@@ -137,45 +141,77 @@ pub(super) async fn headers_of_every_size_and_kind(mut kit: Kit) {
     }
 }
 
-pub(super) async fn headers_survive_whatever_happens_to_a_timer(mut kit: Kit) {
+/// Extensions with these values, which nobody knows.
+fn extensions(values: &[&str]) -> Extensions {
+    Extensions::new((1..).map(|n| 400 * n).zip(values)).unwrap()
+}
+
+pub(super) async fn extensions_of_every_size(mut kit: Kit) {
+    let owner = kit.owner().await;
+    // Both numbers of the field take three bytes.
+    let largest = "v".repeat(limits::MAX_EXTENSIONS_BYTES - 6);
+    let cases = [
+        extensions(&[""]),
+        extensions(&[largest.as_str()]),
+        extensions(&[&"x".repeat(250), &"y".repeat(251)]),
+        extensions(&["v"; limits::MAX_EXTENSIONS]),
+        Extensions::new([(0, [0; 4]), (VOLATILE, [1; 4]), (!3, [0xff; 4])]).unwrap(),
+    ];
+    for extensions in cases {
+        for payload in [Bytes::new(), Bytes::from_static(b"payload")] {
+            round_trip(&owner, &Timer { payload, extensions: extensions.clone(), ..kit.timer(kit.now) })
+                .await;
+        }
+        round_trip(&owner, &Timer { extensions, ..kit.amo(kit.now) }).await;
+    }
+}
+
+pub(super) async fn headers_and_extensions_survive_whatever_happens_to_a_timer(mut kit: Kit) {
     let owner = kit.owner().await;
     let key = kit.key("order-");
-    let own = |text: &str| Headers::new([("tenant", text), ("traceparent", "00-1-2-01")]).unwrap();
-    let timer = Timer { headers: own("one"), ..kit.keyed(kit.now + MINUTE, &key) };
-    let has = async |owner: &Owner, id, expected: &Headers, when: &str| {
-        assert_eq!(owner.record(id).await.timer.headers, *expected, "{when}");
+    let own = |text: &str, timer: Timer| Timer {
+        headers: Headers::new([("tenant", text), ("traceparent", "00-1-2-01")]).unwrap(),
+        extensions: Extensions::new([(4, text), (8 | VOLATILE, "volatile")]).unwrap(),
+        ..timer
+    };
+    let same = |found: &Timer, expected: &Timer, when: &str| {
+        assert_eq!((&found.headers, &found.extensions), (&expected.headers, &expected.extensions), "{when}");
+    };
+    let timer = own("one", kit.keyed(kit.now + MINUTE, &key));
+    let has = async |owner: &Owner, expected: &Timer, when: &str| {
+        same(&owner.record(expected.id).await.timer, expected, when);
     };
     owner.add(&timer).await;
     owner.reschedule(timer.id, kit.now).await;
-    has(&owner, timer.id, &timer.headers, "rescheduled").await;
+    has(&owner, &timer, "rescheduled").await;
     owner.retry(timer.id, kit.now + MINUTE, 1, 1).await;
-    has(&owner, timer.id, &timer.headers, "retried").await;
-    assert_eq!(owner.pending().await[&timer.id].record.timer.headers, timer.headers, "loaded");
+    has(&owner, &timer, "retried").await;
+    same(&owner.pending().await[&timer.id].record.timer, &timer, "loaded");
     owner.park(timer.id).await;
-    assert_eq!(owner.all_parked(&timer.dest, 10).await[0].timer.headers, timer.headers, "parked");
+    same(&owner.all_parked(&timer.dest, 10).await[0].timer, &timer, "parked");
 
     let owner = kit.owner().await;
-    has(&owner, timer.id, &timer.headers, "of the next owner").await;
+    has(&owner, &timer, "of the next owner").await;
     owner.unpark(timer.id, kit.now).await;
     owner.settle(timer.id, dead_verdict(2)).await;
-    assert_eq!(owner.all_dead().await[0].record.timer.headers, timer.headers, "dead");
+    same(&owner.all_dead().await[0].record.timer, &timer, "dead");
     owner.replay(timer.id, kit.now).await;
-    has(&owner, timer.id, &timer.headers, "replayed").await;
+    has(&owner, &timer, "replayed").await;
 
-    let other = Timer { headers: own("two"), ..kit.keyed(kit.now + MINUTE, &key) };
+    let other = own("two", kit.keyed(kit.now + MINUTE, &key));
     let replaced = owner.schedule_as(&other, KeyPolicy::Replace).await;
     assert_eq!(replaced, ScheduleAnswer::Scheduled { new: true, replaced: Some(timer.id) });
-    has(&owner, other.id, &other.headers, "replacing").await;
-    let none = Timer { headers: Headers::NONE, ..kit.keyed(kit.now + MINUTE, &key) };
+    has(&owner, &other, "replacing").await;
+    let none = kit.keyed(kit.now + MINUTE, &key);
     owner.schedule_as(&none, KeyPolicy::Replace).await;
-    has(&owner, none.id, &Headers::NONE, "replaced by none").await;
-    let last = Timer { headers: own("three"), ..kit.timer(kit.now + MINUTE) };
+    has(&owner, &none, "replaced by none").await;
+    let last = own("three", kit.timer(kit.now + MINUTE));
     owner.add(&last).await;
     drop(owner);
     if kit.restart().await {
         let owner = kit.owner().await;
-        has(&owner, last.id, &last.headers, "restarted").await;
-        has(&owner, none.id, &Headers::NONE, "restarted without").await;
+        has(&owner, &last, "restarted").await;
+        has(&owner, &none, "restarted without").await;
     }
 }
 

@@ -35,7 +35,7 @@ pub struct Entry {
 impl Entry {
     pub fn record(&self) -> Record {
         let (timer, progress) = (std::sync::Arc::new(self.timer.clone()), self.progress.clone());
-        Record { timer, progress, accepted: self.accepted }
+        Record { progress, accepted: self.accepted, ..Record::new(timer) }
     }
 
     fn holds_key(&self) -> bool {

@@ -134,7 +134,7 @@ impl Case {
         // Nobody can tell whether an acknowledgement that is written blind was applied, if its
         // answer is lost.
         let record = entry.filter(|_| !self.faulty).map(|entry| entry.record());
-        let known = record.filter(|record| record.accepted.is_none()).map(|record| record.timer);
+        let known = record.filter(|record| record.is_plain()).map(|record| record.timer);
         let now = self.pair.kit.now;
         let fire = arbitrary_time(&mut r, now);
         let around = Around { timer, known, now, fire, request: RequestId(unique()) };

@@ -1,6 +1,6 @@
 //! Schedules, cancels and reschedules as clients repeat and overtake them.
 
-use mtimer_types::{Ended, Headers, Target, Timer};
+use mtimer_types::{Ended, Extensions, Headers, Target, Timer};
 
 use super::kit::Kit;
 use super::values::{DAY, HOUR, MINUTE, NEW, OLD, SECOND, dest, pending_at, schedule_op, unique};
@@ -53,6 +53,7 @@ pub(super) async fn every_difference_but_the_times_is_a_conflict(mut kit: Kit) {
         callback_timeout_ms: Some(5_000),
         retry: Some(mtimer_types::RetryTiers(vec![10, 20])),
         headers: headers(&[("tenant", "acme"), ("traceparent", "1")]),
+        extensions: extensions(&[(4, "a"), (6, "volatile")]),
         ..kit.keyed(kit.now + MINUTE, &kit.key("c-"))
     };
     owner.add(&timer).await;
@@ -71,6 +72,9 @@ pub(super) async fn every_difference_but_the_times_is_a_conflict(mut kit: Kit) {
         Timer { headers: Headers::NONE, ..t() },
         Timer { headers: headers(&[("tenant", "other"), ("traceparent", "1")]), ..t() },
         Timer { headers: headers(&[("tenant", "acme"), ("traceparent", "1"), ("z", "")]), ..t() },
+        Timer { extensions: Extensions::NONE, ..t() },
+        Timer { extensions: extensions(&[(4, "b"), (6, "volatile")]), ..t() },
+        Timer { extensions: extensions(&[(4, "a"), (6, "volatile"), (8, "")]), ..t() },
     ];
     for other in others {
         assert_eq!(owner.schedule(&other).await, ScheduleAnswer::Conflict, "{other:?}");
@@ -87,11 +91,19 @@ fn headers(pairs: &[(&str, &str)]) -> Headers {
     Headers::new(pairs.iter().copied()).unwrap()
 }
 
+fn extensions(fields: &[(u32, &str)]) -> Extensions {
+    Extensions::new(fields.iter().copied()).unwrap()
+}
+
 pub(super) async fn a_repeat_in_another_trace_is_the_same(mut kit: Kit) {
     let owner = kit.owner().await;
     let first = headers(&[("tenant", "acme"), ("traceparent", "1"), ("tracestate", "a=1")]);
-    let timer = Timer { headers: first, ..kit.timer(kit.now + MINUTE) };
+    let extensions = [extensions(&[(4, "a"), (6, "volatile")]), extensions(&[(4, "a")])];
+    let timer = Timer { headers: first, extensions: extensions[0].clone(), ..kit.timer(kit.now + MINUTE) };
     owner.add(&timer).await;
+    for extensions in extensions {
+        assert_eq!(owner.schedule(&Timer { extensions, ..timer.clone() }).await, OLD);
+    }
     for again in [headers(&[("tenant", "acme"), ("traceparent", "2")]), headers(&[("tenant", "acme")])] {
         assert_eq!(owner.schedule(&Timer { headers: again, ..timer.clone() }).await, OLD);
     }

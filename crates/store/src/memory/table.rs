@@ -217,7 +217,7 @@ impl Table for MemoryTable {
         Ok(self.rows.get(&id).cloned())
     }
 
-    fn put(&mut self, before: Option<&Row>, after: Row) -> Result<(), Infallible> {
+    fn write(&mut self, before: Option<&Row>, after: Row) -> Result<(), Infallible> {
         // A timer that stays in its place keeps its position in the listings.
         let stays = match (before.map(|row| row.at), after.at) {
             (Some(before), after) => before == after && !matches!(after, At::Pending { .. }),

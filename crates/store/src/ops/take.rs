@@ -21,7 +21,7 @@ pub struct Take {
     /// Becomes its [`Progress::failed`] (so that a covered attempt stays counted).
     pub failed: u32,
     /// The timer, if the owner has it in memory, and its record has nothing more to keep
-    /// ([`Record::accepted`](crate::Record::accepted)): a store need not read it.
+    /// ([`Record::is_plain`](crate::Record::is_plain)): a store need not read it.
     pub timer: Option<Arc<Timer>>,
 }
 

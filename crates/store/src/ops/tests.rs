@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use mtimer_types::{
-    DeadReason, Destination, Ended, Epoch, Key, KeyPolicy, Mode, PartitionId, Target, Timer, limits,
+    DeadReason, Destination, Ended, Epoch, Extensions, Key, KeyPolicy, Mode, PartitionId, Target, Timer,
+    limits,
 };
 
 use super::*;
 use crate::memory::MemoryTable;
+use crate::record::Record;
 use crate::remembered::{RequestId, letters_of};
-use crate::table::At;
+use crate::table::{At, Row};
 
 const EPOCH: Epoch = Epoch(7);
 const PRIOR: Time = Time::from_ms(1_000);
@@ -500,4 +502,29 @@ fn trimming_goes_by_age_and_by_count() {
 fn answers_are_remembered_by_letters() {
     assert_eq!(letters_of::<CancelAnswer>(), ["LX", "F"]);
     assert_eq!(letters_of::<RescheduleAnswer>(), ["HMP", "G"]);
+}
+
+#[test]
+fn a_records_extensions_stay_and_volatile_ones_go_when_progress_changes() {
+    let of = |tags: &[u32]| Extensions::new(tags.iter().map(|tag| (*tag, "x"))).unwrap();
+    let mut b = Bench::new();
+    let t = Timer { extensions: of(&[4, 6]), ..timer(1, 60_000) };
+    let record = Record { extensions: of(&[4, 6, 8]), ..Record::new(Arc::new(t.clone())) };
+    let at = At::Pending { fire: t.due, tier: 0 };
+    let Ok(()) = b.table.put(None, Row { record, at });
+    let found = |b: &mut Bench| {
+        let Ok(row) = b.table.row(t.id);
+        let record = row.expect("the timer is there").record;
+        assert_eq!(record.timer.extensions, t.extensions, "those of the timer always stay");
+        record.extensions
+    };
+    assert_eq!(b.reschedule(t.id, 70_000, false), RescheduleAnswer::Rescheduled(t.id));
+    assert_eq!(b.apply(Op::Park(Park { id: t.id, failed: 0 })), Answer::Park(MoveAnswer::Done));
+    assert_eq!(b.apply(Op::Unpark(Unpark { id: t.id, fire: t.due })), Answer::Unpark(MoveAnswer::Done));
+    assert_eq!(found(&mut b), of(&[4, 6, 8]), "no progress");
+    assert_eq!(b.settle(t.id, retry(1)), Answer::Settle(SettleAnswer::Done));
+    assert_eq!(found(&mut b), of(&[4, 8]), "a failed attempt");
+    assert_eq!(b.settle(t.id, dead(2)), Answer::Settle(SettleAnswer::Done));
+    assert_eq!(b.apply(Op::Replay(Replay { id: t.id, fire: t.due })), Answer::Replay(ReplayAnswer::Done));
+    assert_eq!(found(&mut b), of(&[4, 8]));
 }

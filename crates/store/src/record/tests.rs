@@ -1,9 +1,18 @@
 //! The bytes of records, and the attempts that a record counts.
 
 use mtimer_types::PartitionId;
+use mtimer_types::extensions::{MUST_BE_UNDERSTOOD, VOLATILE};
 use proptest::prelude::*;
 
 use super::*;
+
+fn arb_extensions() -> impl Strategy<Value = Extensions> {
+    let fields = proptest::collection::btree_map(0u32..1 << 20, "[a-z]{0,9}", 0..4);
+    fields.prop_map(|fields| {
+        let understood = fields.into_iter().filter(|(tag, _)| tag & MUST_BE_UNDERSTOOD == 0);
+        Extensions::new(understood).unwrap()
+    })
+}
 
 fn arb_record() -> impl Strategy<Value = Record> {
     let timer = (
@@ -25,7 +34,9 @@ fn arb_record() -> impl Strategy<Value = Record> {
         proptest::option::of("[a-zé]{1,90}"),
         proptest::option::of(0..1u64 << 44),
     );
-    (timer, progress).prop_map(|((id, key, amo, deadline, timeout, retry, payload, due, headers), p)| {
+    let extensions = (arb_extensions(), arb_extensions());
+    (timer, progress, extensions).prop_map(|(timer, p, (of_timer, of_record))| {
+        let (id, key, amo, deadline, timeout, retry, payload, due, headers) = timer;
         let birth = Time::from_ms(id.0);
         let timer = Timer {
             key: key.map(|k| Key::new(&k).unwrap()),
@@ -35,6 +46,7 @@ fn arb_record() -> impl Strategy<Value = Record> {
             retry: retry.map(RetryTiers),
             payload: payload.into(),
             headers: Headers::new(headers).unwrap(),
+            extensions: of_timer,
             ..Timer::new(
                 TimerId::new(birth, Time::ZERO, PartitionId(3), id.1),
                 Destination::new("g", "a").unwrap(),
@@ -49,7 +61,7 @@ fn arb_record() -> impl Strategy<Value = Record> {
             last_error: p.4.map(Into::into),
         };
         let accepted = p.5.map(|ms| timer.due + ms);
-        Record { timer: Arc::new(timer), progress, accepted }
+        Record { timer: Arc::new(timer), progress, accepted, extensions: of_record }
     })
 }
 
@@ -104,6 +116,7 @@ fn a_full_record_has_the_bytes_of_the_table() {
         callback_timeout_ms: Some(100),
         retry: Some(RetryTiers(vec![1, 127, 128])),
         headers: Headers::new([("b", "xyz"), ("a-1", "")]).unwrap(),
+        extensions: Extensions::new([(4, "ext"), (6, "")]).unwrap(),
         ..plain()
     };
     let last_error = Some("no".into());
@@ -111,7 +124,7 @@ fn a_full_record_has_the_bytes_of_the_table() {
         Progress { failed: 3, budget_from: 2, stopped: true, fresh: Some(Epoch(0x0a0b)), last_error };
     let fixed = [3, 0, 0, 0, 2, 0, 0, 0, 0x0b, 0x0a, 0, 0, 0, 0, 0, 0, 1, 2, 0, 0];
     let bytes = [
-        &[0b111_1111, 0b11][..],
+        &[0b111_1111, 0b1_1111][..],
         &fixed,
         b"no",
         &[9],
@@ -121,10 +134,18 @@ fn a_full_record_has_the_bytes_of_the_table() {
         &[100],
         &[3, 1, 0x7f, 0x80, 1],
         b"\x02\x03a-1\x00\x01b\x03xyz",
+        &[0x83, 2],
+        b"\x07\x04\x03ext\x06\x00",
+        b"\x03\x08\x01r",
         b"hi",
     ];
-    assert_eq!(bytes_of(timer.clone(), progress.clone()), bytes.concat());
-    assert_eq!(decoded(bytes.concat()), Ok(Record { progress, ..Record::new(Arc::new(timer)) }));
+    let accepted = Some(timer.due + 259);
+    let extensions = Extensions::new([(8, "r")]).unwrap();
+    let record = Record { timer: Arc::new(timer), progress, accepted, extensions };
+    let mut out = Vec::new();
+    record.encode(9, &mut out);
+    assert_eq!(out, bytes.concat());
+    assert_eq!(decoded(bytes.concat()), Ok(record));
 }
 
 #[test]
@@ -137,6 +158,7 @@ fn a_record_that_is_cut_off_is_refused() {
         retry: Some(RetryTiers(vec![5, 6])),
         payload: Bytes::new(),
         headers: Headers::new([("name", "value"), ("b", "")]).unwrap(),
+        extensions: Extensions::new([(4, "value"), (1_000, "")]).unwrap(),
         ..plain()
     };
     let progress = Progress { failed: 1, last_error: Some("error".into()), ..Progress::default() };
@@ -187,9 +209,43 @@ fn damaged_headers_and_unknown_parts_are_refused() {
     assert_eq!(headers(b"\x02\x01a\x00\x01a\x00"), "its headers are not valid");
     assert_eq!(headers(b"\x01\x01a\x01\xff"), "its headers are not UTF-8");
     assert_eq!(headers(b"\x01\x01a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), "it is cut off");
-    for bit in 3..8 {
+    for bit in 5..8 {
         let bytes = [MORE, 1 << bit, 9, b'h', b'i'];
         assert_eq!(refused(&bytes), "it has parts that this version does not know");
+    }
+}
+
+#[test]
+fn extensions_cost_nothing_when_there_are_none_and_two_bytes_beside_their_block() {
+    let extensions = Extensions::new([(4, "x")]).unwrap();
+    let with = bytes_of(Timer { extensions, ..plain() }, Progress::default());
+    assert_eq!(with, [MORE, MORE_TIMER_EXTENSIONS, 9, 3, 4, 1, b'x', b'h', b'i']);
+}
+
+#[test]
+fn extensions_that_are_damaged_or_must_be_understood_are_refused() {
+    for bit in [MORE_TIMER_EXTENSIONS, MORE_RECORD_EXTENSIONS] {
+        let read = |rest: &[u8]| decoded([&[MORE, bit, 9], rest].concat());
+        let refused = |rest: &[u8]| read(rest).unwrap_err().what.into_owned();
+        assert!(read(b"\x02\x06\x00hi").is_ok());
+        assert_eq!(refused(b"\x00hi"), "it announces extensions and has none");
+        assert_eq!(refused(b"\x05\x04\x00hi"), "it is cut off");
+        assert_eq!(refused(b"\x03\x04\x02hi"), "the extensions are cut off");
+        assert_eq!(
+            refused(b"\x04\x04\x00\x04\x00hi"),
+            "extension 4 follows 4: tags ascend, and none comes twice"
+        );
+        for tag in [4 | MUST_BE_UNDERSTOOD, 4 | MUST_BE_UNDERSTOOD | VOLATILE] {
+            let error = read(&[2, tag as u8, 0, b'h', b'i']).unwrap_err();
+            assert_eq!(
+                error.to_string(),
+                format!(
+                    "the stored record of timer {} cannot be read: it has extension {tag}, which must be \
+                     understood and is of a newer version",
+                    plain().id
+                )
+            );
+        }
     }
 }
 

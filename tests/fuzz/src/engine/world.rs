@@ -8,12 +8,12 @@ use mtimer_core::{Effect, Engine, EngineOptions, Input, Now, SessionEvent, Sessi
 use mtimer_protocol::sample::Source;
 use mtimer_protocol::{
     BrokerEntry, Delivery, OpReply, Query, QueryAnswer, Request, RequestOp, ServerMessage, Settlement,
-    Topology,
+    Topology, sample,
 };
 use mtimer_store::{Health, LaneError};
 use mtimer_types::{
-    Destination, Epoch, HandlerOutcome, Headers, Key, KeyPolicy, Mode, PartitionId, RetryTiers, Target, Term,
-    Time, Timer, TimerId,
+    Destination, Epoch, Extensions, HandlerOutcome, Headers, Key, KeyPolicy, Mode, PartitionId, RetryTiers,
+    Target, Term, Time, Timer, TimerId,
 };
 
 use super::backend::{Acquired, Backend, Known};
@@ -305,6 +305,7 @@ impl<B: Backend> World<B> {
             } else {
                 Headers::NONE
             },
+            extensions: if byte & 16 != 0 { sample::extensions() } else { Extensions::NONE },
         });
         self.known.timers.push(timer.clone());
         timer

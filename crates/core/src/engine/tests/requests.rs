@@ -4,8 +4,8 @@
 use mtimer_protocol::ops::{
     Cancel, CancelReply, Purge, Replay, ReplayReply, Reschedule, RescheduleReply, Schedule, ScheduleReply,
 };
-use mtimer_types::Key;
 use mtimer_types::limits::{MAX_AHEAD_MS, MAX_BATCH, MAX_SENT_AHEAD_MS, MAX_SESSION_INFLIGHT};
+use mtimer_types::{Extensions, Key};
 
 use super::*;
 use crate::engine::key_edits::KEY_OPS;
@@ -26,6 +26,22 @@ fn requests_that_are_too_old_or_not_ours_are_refused() {
     rig.run(1);
     let codes: Vec<_> = rig.take_replies().iter().map(code).collect();
     assert_eq!(codes, [Some(ErrorCode::Unknown), Some(ErrorCode::Invalid), Some(ErrorCode::Invalid)]);
+}
+
+#[test]
+fn an_extension_that_must_be_understood_refuses_its_schedule_alone() {
+    let mut rig = Rig::new(EngineOptions { partitions: 1, ..EngineOptions::default() });
+    rig.join(1, "a", 0);
+    let op = |timer: Timer| RequestOp::Schedule(Schedule { timer: timer.into(), policy: KeyPolicy::Create });
+    let mut with =
+        |tag| Timer { extensions: Extensions::new([(tag, "x")]).unwrap(), ..rig.timer("a", 60_000) };
+    let ops = [4, 5, 6].map(|tag| op(with(tag))).into();
+    rig.ask(1, ops);
+    rig.run(1);
+    let replies = rig.take_replies();
+    assert_eq!(replies.iter().map(code).collect::<Vec<_>>(), [None, Some(ErrorCode::Invalid), None]);
+    let OpReply::Failed { message, .. } = &replies[1] else { panic!("{:?}", replies[1]) };
+    assert!(message.contains("extension 5, which must be understood"), "{message}");
 }
 
 #[test]
