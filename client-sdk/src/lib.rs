@@ -184,6 +184,7 @@ pub use mtimer_protocol::{
     ParkedDestination, PartitionView, Status, TimerState, TimerView, Topology, UnconfirmedRow,
 };
 pub use mtimer_types::{
-    DeadReason, Destination, Ended, Epoch, HeaderError, Headers, InvalidTimer, Key, KeyPolicy, Mode,
-    NameError, PartitionId, RetryTiers, Target, Term, Time, Timer, TimerId, id::ParseIdError, limits,
+    DeadReason, Destination, Ended, Epoch, ExtensionError, Extensions, HeaderError, Headers, InvalidTimer,
+    Key, KeyPolicy, Mode, NameError, PartitionId, RetryTiers, Target, Term, Time, Timer, TimerId,
+    id::ParseIdError, limits,
 };

@@ -51,6 +51,10 @@ fn timer(timer: &Timer) -> Map<String, Value> {
     put("callback_timeout_ms", json!(timer.callback_timeout_ms));
     put("retry_ms", json!(timer.retry));
     put("headers", json!(timer.headers));
+    if !timer.extensions.is_empty() {
+        let tags: Vec<u32> = timer.extensions.iter().map(|(tag, _)| tag).collect();
+        put("unknown_extensions", json!(tags));
+    }
     put_payload(&mut object, &timer.payload);
     object
 }
@@ -141,7 +145,7 @@ pub(crate) fn fields(object: &Map<String, Value>, out: Output) -> String {
 
 #[cfg(test)]
 mod tests {
-    use mtimer_client::{Destination, Headers, PartitionId, TimerId};
+    use mtimer_client::{Destination, Extensions, Headers, PartitionId, TimerId};
 
     use super::*;
 
@@ -184,7 +188,17 @@ mod tests {
         let text = fields(&timer_object(&traced), Output::new(false));
         assert!(text.contains(r#"headers     {"b":"2","tenant":"a\"b"}"#), "{text}");
         assert!(text.contains("deadline    1970-01-01T00:00:03.000Z"), "{text}");
+        let mut newer = view(b"");
+        newer.timer.extensions = Extensions::new([(4, "x"), (10, "y")]).unwrap();
+        let text = fields(&timer_object(&newer), Output::new(false));
+        assert!(text.contains("unknown_extensions  [4,10]"), "{text}");
         let text = fields(&timer_object(&view(b"")), Output::new(false));
-        assert!(!text.contains("key") && !text.contains("_ms") && !text.contains("stopped"), "{text}");
+        assert!(
+            !text.contains("extensions")
+                && !text.contains("key")
+                && !text.contains("_ms")
+                && !text.contains("stopped"),
+            "{text}"
+        );
     }
 }
