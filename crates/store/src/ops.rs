@@ -11,11 +11,11 @@
 //! ## Repeats
 //!
 //! Every operation is idempotent, because a lane repeats operations that may or may not have been
-//! applied: a schedule by its id, cancel and reschedule by their [`RequestId`] (whose answer is
-//! kept for [`REPEAT_HORIZON_MS`] at least), everything else by the place it would move the timer
-//! to. A repeat gives the answer of the first time (of a schedule: the same, as not new; of a
-//! cancel that made a dead letter: too late). An operation that would remove a timer finds it gone
-//! the second time.
+//! applied: a schedule by its id, other requests of applications by their [`RequestId`] (whose
+//! answer is kept for [`REPEAT_HORIZON_MS`] at least), everything else by the place it would move
+//! the timer to. A repeat gives the answer of the first time (of a schedule: the same, as not new;
+//! of a cancel that made a dead letter: too late). An operation that would remove a timer finds it
+//! gone the second time.
 //!
 //! ## Claims
 //!

@@ -9,7 +9,7 @@
 //!
 //! A tag is the number of a field times four, and two bits: [`MUST_BE_UNDERSTOOD`] and
 //! [`VOLATILE`]. This version knows no field. Numbers from [`FIRST_UNASSIGNED`] on are never given
-//! to one: tests use them.
+//! to one: samples of messages have them.
 
 use std::fmt;
 
@@ -29,7 +29,9 @@ pub const FIRST_UNASSIGNED: u32 = 1 << 16;
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Extensions(Option<Box<Fields>>);
 
-/// At least one field. Known ones get a member each.
+/// At least one field. A known one gets a member, which [`Extensions::as_bytes`],
+/// [`Extensions::iter`] and [`Extensions::drop_volatile`] then have in its place, and
+/// [`Extensions::not_understood`] passes over.
 #[derive(Clone, PartialEq, Eq)]
 struct Fields {
     /// Those that this version does not know, as a block.

@@ -23,7 +23,7 @@ use super::refusal::is_address;
 pub(super) enum LeadershipEnd {
     /// The deadline is over; nobody else need have the lease yet.
     Expired,
-    /// The lease is another's.
+    /// The lease is not ours any more: another has it, or its key is gone.
     Taken,
     /// A higher term is about.
     Outdated,

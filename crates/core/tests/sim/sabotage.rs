@@ -160,7 +160,7 @@ impl Sabotage {
     /// The answers that a broker assumes for a batch that does not reach the store.
     pub(super) fn answer_alone(ops: &[Op]) -> Vec<Answer> {
         let one = |op: &Op| match op {
-            op if properties::is_of_client(op) => Answer::Refused(Refusal::NotReplicated),
+            op if properties::is_asked_for(op) => Answer::Refused(Refusal::NotReplicated),
             Op::Settle(_) => Answer::Settle(SettleAnswer::Done),
             Op::Take(_) => Answer::Take(MoveAnswer::Done),
             Op::Park(_) => Answer::Park(MoveAnswer::Done),

@@ -243,7 +243,7 @@ impl Run {
                 let adds = properties::adds(op) || expected == Answer::Cancel(CancelAnswer::NotFound);
                 // Client requests do not wait for a store that is away.
                 let is_away = *why == Refusal::ReadOnly
-                    && properties::is_of_client(op)
+                    && properties::is_asked_for(op)
                     && (was_away || began.elapsed() >= Duration::from_millis(limits::AWAY_MS));
                 if is_away {
                     continue;

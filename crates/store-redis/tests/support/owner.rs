@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use mtimer_store::conformance::mix;
-use mtimer_store::conformance::properties::Props;
+use mtimer_store::conformance::properties::TrialSource;
 use mtimer_store::ops::Schedule;
 use mtimer_store::{
     Acquire, AcquireError, Acquired, Answer, Batch, Lane, LaneError, LaneFuture, Load, LoadedTimer, Op,
@@ -52,7 +52,7 @@ pub fn ack(id: TimerId) -> Op {
 /// What trials of operations take.
 pub struct Stock;
 
-impl Props for Stock {
+impl TrialSource for Stock {
     fn now(&self) -> Time {
         now()
     }

@@ -8,7 +8,7 @@ use mtimer_types::{Destination, Epoch, Key, Mode, Nonce, PartitionId, Term, Time
 
 use super::harness::{Fault, Harness, Site, Unsupported};
 use super::owner::Owner;
-use super::properties::Props;
+use super::properties::TrialSource;
 use super::values::{YEAR, dest, plain_timer, unique};
 use crate::{Acquire, AcquireError, OwnerRecord, RequestId, Store};
 
@@ -157,7 +157,7 @@ impl Kit {
     }
 }
 
-impl Props for Kit {
+impl TrialSource for Kit {
     fn now(&self) -> Time {
         self.now
     }

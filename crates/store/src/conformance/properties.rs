@@ -39,7 +39,7 @@ pub const fn waits(op: &Op) -> bool {
 }
 
 /// Whether a client asks for it.
-pub const fn is_of_client(op: &Op) -> bool {
+pub const fn is_asked_for(op: &Op) -> bool {
     match op {
         Op::Schedule(_) | Op::Reschedule(_) | Op::ExtendDeadline(_) => true,
         Op::Cancel(_) | Op::Replay(_) | Op::Purge(_) => true,
@@ -94,7 +94,7 @@ pub struct Trial {
 }
 
 /// What a suite has for trials.
-pub trait Props {
+pub trait TrialSource {
     /// The time of the suite's batches.
     fn now(&self) -> Time;
 
@@ -110,9 +110,10 @@ pub trait Props {
 
 /// Returns trials of every operation. They can be made in this order, or each after what is
 /// `before` all of them, but then the answers to trims are others.
-pub fn trials(props: &impl Props) -> Vec<Trial> {
+pub fn trials(source: &impl TrialSource) -> Vec<Trial> {
     // Trims come first: later trials leave retained timers behind.
-    let trials = [trims(props), requests(props), wishes(props), verdicts(props), moves(props)].concat();
+    let trials =
+        [trims(source), requests(source), of_persons(source), verdicts(source), moves(source)].concat();
     assert_all_occur(trials.iter().map(|trial| &trial.op));
     trials
 }
@@ -134,20 +135,20 @@ fn unconfirmed(timer: &Timer) -> Op {
 }
 
 /// A timer that is due in a minute.
-fn timer(props: &impl Props) -> Timer {
-    props.timer(props.now() + MINUTE)
+fn timer(source: &impl TrialSource) -> Timer {
+    source.timer(source.now() + MINUTE)
 }
 
-fn keyed(props: &impl Props) -> Timer {
-    Timer { key: Some(props.key()), ..timer(props) }
+fn keyed(source: &impl TrialSource) -> Timer {
+    Timer { key: Some(source.key()), ..timer(source) }
 }
 
-fn once(props: &impl Props) -> Timer {
-    Timer { mode: Mode::AtMostOnce, ..timer(props) }
+fn once(source: &impl TrialSource) -> Timer {
+    Timer { mode: Mode::AtMostOnce, ..timer(source) }
 }
 
-fn trims(props: &impl Props) -> Vec<Trial> {
-    let (letter, lost) = (timer(props), once(props));
+fn trims(source: &impl TrialSource) -> Vec<Trial> {
+    let (letter, lost) = (timer(source), once(source));
     let trim = |name, of, before| {
         let op = Trim { of, before: Time::MAX, keep: 0, limit: 10 }.into();
         let answer = Answer::Trim(TrimAnswer { removed: 1, more: false });
@@ -163,30 +164,30 @@ fn trims(props: &impl Props) -> Vec<Trial> {
     ]
 }
 
-fn requests(props: &impl Props) -> Vec<Trial> {
-    let due = props.now() + 2 * MINUTE;
-    let [a, c, d, f] = [(); 4].map(|()| timer(props));
-    let [old, b, e] = [(); 3].map(|()| keyed(props));
-    let heir = Timer { key: old.key.clone(), ..timer(props) };
-    let unknown = timer(props).id;
+fn requests(source: &impl TrialSource) -> Vec<Trial> {
+    let due = source.now() + 2 * MINUTE;
+    let [a, c, d, f] = [(); 4].map(|()| timer(source));
+    let [old, b, e] = [(); 3].map(|()| keyed(source));
+    let heir = Timer { key: old.key.clone(), ..timer(source) };
+    let unknown = timer(source).id;
     let by_key = |timer: &Timer| Target::Key(timer.dest.clone(), timer.key.clone().expect("a key"));
     let cancel = |name, before: &[&Timer], target, sent_attempt, answer| {
-        let op = Cancel { target, sent_attempt, request: props.request() }.into();
+        let op = Cancel { target, sent_attempt, request: source.request() }.into();
         let before = before.iter().map(|timer| schedule(timer)).collect();
         Trial { name, before, op, answer: Answer::Cancel(answer) }
     };
     let reschedule = |name, timer: &Timer, target| {
-        let op = Reschedule { target, due, is_begun: false, request: props.request() }.into();
+        let op = Reschedule { target, due, is_begun: false, request: source.request() }.into();
         let answer = Answer::Reschedule(RescheduleAnswer::Rescheduled(timer.id));
         Trial { name, before: vec![schedule(timer)], op, answer }
     };
     let scheduled = |replaced| Answer::Schedule(ScheduleAnswer::Scheduled { new: true, replaced });
     vec![
-        Trial { name: "schedule", before: vec![], op: schedule(&timer(props)), answer: scheduled(None) },
+        Trial { name: "schedule", before: vec![], op: schedule(&timer(source)), answer: scheduled(None) },
         Trial {
             name: "schedule for next month",
             before: vec![],
-            op: schedule(&props.timer(props.now() + 30 * 24 * 60 * MINUTE)),
+            op: schedule(&source.timer(source.now() + 30 * 24 * 60 * MINUTE)),
             answer: scheduled(None),
         },
         Trial {
@@ -202,7 +203,7 @@ fn requests(props: &impl Props) -> Vec<Trial> {
         Trial {
             name: "extend the deadline",
             before: vec![schedule(&f)],
-            op: ExtendDeadline { target: Target::Id(f.id), deadline: due, request: props.request() }.into(),
+            op: ExtendDeadline { target: Target::Id(f.id), deadline: due, request: source.request() }.into(),
             answer: Answer::ExtendDeadline(ExtendDeadlineAnswer::Extended(f.id)),
         },
         reschedule("reschedule", &d, Target::Id(d.id)),
@@ -211,10 +212,10 @@ fn requests(props: &impl Props) -> Vec<Trial> {
 }
 
 /// What persons ask for.
-fn wishes(props: &impl Props) -> Vec<Trial> {
-    let fire = props.now() + 2 * MINUTE;
-    let letters = [(); 2].map(|()| timer(props));
-    let lost = [(); 2].map(|()| once(props));
+fn of_persons(source: &impl TrialSource) -> Vec<Trial> {
+    let fire = source.now() + 2 * MINUTE;
+    let letters = [(); 2].map(|()| timer(source));
+    let lost = [(); 2].map(|()| once(source));
     let is_dead = |timer: &Timer| vec![schedule(timer), dead(timer)];
     let is_lost = |timer: &Timer| vec![schedule(timer), Op::take(timer.id, 0), unconfirmed(timer)];
     let replay = |name, timer: &Timer, before| {
@@ -233,20 +234,20 @@ fn wishes(props: &impl Props) -> Vec<Trial> {
     ]
 }
 
-fn verdicts(props: &impl Props) -> Vec<Trial> {
+fn verdicts(source: &impl TrialSource) -> Vec<Trial> {
     let settle = |name, timer: Timer, moved: Option<Op>, verdict| {
         let before = [schedule(&timer)].into_iter().chain(moved).collect();
         let op = Op::settle(timer.id, verdict);
         Trial { name, before, op, answer: Answer::Settle(SettleAnswer::Done) }
     };
-    let pending = |name, verdict| settle(name, timer(props), None, verdict);
+    let pending = |name, verdict| settle(name, timer(source), None, verdict);
     let taken = |name, verdict| {
-        let timer = once(props);
+        let timer = once(source);
         let take = Op::take(timer.id, 0);
         settle(name, timer, Some(take), verdict)
     };
-    let (fire, error) = (props.now() + 60 * MINUTE, Box::<str>::from("no"));
-    let parked = Timer { deadline: Some(props.now() + MINUTE), ..timer(props) };
+    let (fire, error) = (source.now() + 60 * MINUTE, Box::<str>::from("no"));
+    let parked = Timer { deadline: Some(source.now() + MINUTE), ..timer(source) };
     let parks = park(&parked);
     vec![
         pending("acknowledge", Verdict::Ack),
@@ -258,11 +259,11 @@ fn verdicts(props: &impl Props) -> Vec<Trial> {
     ]
 }
 
-fn moves(props: &impl Props) -> Vec<Trial> {
-    let [a, b] = [(); 2].map(|()| timer(props));
-    let [c, d] = [(); 2].map(|()| once(props));
+fn moves(source: &impl TrialSource) -> Vec<Trial> {
+    let [a, b] = [(); 2].map(|()| timer(source));
+    let [c, d] = [(); 2].map(|()| once(source));
     let known = Some(Arc::new(d.clone()));
-    let unpark = Unpark { id: b.id, fire: props.now() };
+    let unpark = Unpark { id: b.id, fire: source.now() };
     let take_known = Take { id: d.id, failed: 0, timer: known };
     let done = MoveAnswer::Done;
     vec![
@@ -292,7 +293,7 @@ mod tests {
 
     struct Bare(std::cell::Cell<u64>);
 
-    impl Props for Bare {
+    impl TrialSource for Bare {
         fn now(&self) -> Time {
             Time::from_ms(5)
         }
@@ -318,7 +319,7 @@ mod tests {
             assert!(Op::ALL.iter().any(|(of, all)| is_named(op, of) && all == is), "{name}");
             assert_eq!(is.adds, adds(op), "{name} adds");
             assert_eq!(is.waits, waits(op), "{name} waits");
-            assert_eq!(is.origin != Origin::Owner, is_of_client(op), "{name} is of a client");
+            assert_eq!(is.origin != Origin::Owner, is_asked_for(op), "{name} is of a client");
         }
     }
 

@@ -13,9 +13,9 @@ use crate::place::Retained;
 use crate::remembered::{RememberedAnswer, Repeated, RequestId};
 use crate::table::{At, Context, Row, Table};
 
-/// Gives a pending or parked timer another deadline, where it is; a delivery under way goes on.
-/// Too late, and nothing changes, if it was stopped, taken, or is dead. That is looked at before
-/// the due time.
+/// Gives a pending or parked timer another deadline, where it is; a delivery under way goes on. If
+/// it was stopped or taken, or is dead or unconfirmed, it is too late and nothing changes, whatever
+/// the deadline.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ExtendDeadline {
     /// Which.
