@@ -89,7 +89,7 @@ pub(crate) struct ExtendDeadlineCommand {
     #[command(flatten)]
     target: TargetArgs,
     /// The deadline, so long from now: 250ms, 5s, 2h 30m
-    #[arg(long = "in", value_name = "DURATION", value_parser = moment::span, required_unless_present = "at")]
+    #[arg(long = "in", value_name = "DURATION", allow_hyphen_values = true, value_parser = moment::span, required_unless_present = "at")]
     after: Option<Duration>,
     /// The deadline: RFC 3339, or milliseconds since 1970
     #[arg(long, value_name = "TIME", value_parser = moment::time, conflicts_with = "after")]

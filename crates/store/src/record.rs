@@ -11,7 +11,7 @@
 //! | destination | varint | always: the number under which the store has interned group and app |
 //! | key | varint + n | bit 1 |
 //! | due time | 6 | bit 6: if it is not the birth due time of the id |
-//! | deadline | varint | bit 2: ms after the birth due time of the id |
+//! | deadline | varint | bit 2: ms after the due time |
 //! | callback timeout | varint | bit 0 of more flags: ms |
 //! | retry tiers | varint, varints | bit 4: count, then ms each |
 //! | headers | varint, (varint + n, varint + n)s | bit 1 of more flags: count, then name and value each |
@@ -186,7 +186,7 @@ impl Record {
             out.put_uint_le(t.due.as_ms(), 6);
         }
         if let Some(deadline) = t.deadline {
-            put_varint(out, deadline.ms_since(birth));
+            put_varint(out, deadline.ms_since(t.due));
         }
         if let Some(ms) = t.callback_timeout_ms {
             put_varint(out, u64::from(ms));
@@ -286,7 +286,7 @@ fn decode(
     } else {
         birth
     };
-    let deadline = if has(DEADLINE) { Some(birth + get_varint(rest)?) } else { None };
+    let deadline = if has(DEADLINE) { Some(due + get_varint(rest)?) } else { None };
     let small = |n: u64| u32::try_from(n).map_err(|_| "a duration is too large");
     let callback_timeout_ms = if more & MORE_TIMEOUT != 0 { Some(small(get_varint(rest)?)?) } else { None };
     let retry = if has(RETRY) {

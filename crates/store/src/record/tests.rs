@@ -38,10 +38,11 @@ fn arb_record() -> impl Strategy<Value = Record> {
     (timer, progress, extensions).prop_map(|(timer, p, (of_timer, of_record))| {
         let (id, key, amo, deadline, timeout, retry, payload, due, headers) = timer;
         let birth = Time::from_ms(id.0);
+        let due = due.map_or(birth, Time::from_ms);
         let timer = Timer {
             key: key.map(|k| Key::new(&k).unwrap()),
             mode: if amo { Mode::AtMostOnce } else { Mode::AtLeastOnce },
-            deadline: deadline.map(|d| birth + d),
+            deadline: deadline.map(|d| due + d),
             callback_timeout_ms: timeout,
             retry: retry.map(RetryTiers),
             payload: payload.into(),
@@ -50,7 +51,7 @@ fn arb_record() -> impl Strategy<Value = Record> {
             ..Timer::new(
                 TimerId::new(birth, Time::ZERO, PartitionId(3), id.1),
                 Destination::new("g", "a").unwrap(),
-                due.map_or(birth, Time::from_ms),
+                due,
             )
         };
         let progress = Progress {
@@ -112,7 +113,7 @@ fn a_full_record_has_the_bytes_of_the_table() {
         key: Key::new("k").ok(),
         due: Time::from_ms(0x0102_0304_0506),
         mode: Mode::AtMostOnce,
-        deadline: Some(Time::from_ms(5 + 300)),
+        deadline: Some(Time::from_ms(0x0102_0304_0506 + 300)),
         callback_timeout_ms: Some(100),
         retry: Some(RetryTiers(vec![1, 127, 128])),
         headers: Headers::new([("b", "xyz"), ("a-1", "")]).unwrap(),
