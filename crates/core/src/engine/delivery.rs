@@ -185,9 +185,8 @@ impl Engine {
         match entry {
             Some(entry) if entry.record.timer.mode == Mode::AtMostOnce => {
                 let failed = entry.attempt() - 1;
-                let timer = entry.record.is_plain().then(|| entry.record.timer.clone());
                 self.set_state(id, EntryState::Taking { member });
-                self.enqueue(id.partition(), Own::Take { id, failed, timer });
+                self.enqueue(id.partition(), Own::Take { id, failed });
             }
             _ => self.deliver(now, id, member),
         }

@@ -44,10 +44,13 @@ impl OwnedPartition {
 
     fn complete_own(&mut self, now: Time, own: &mut Own) -> Option<Op> {
         Some(match own {
-            Own::Take { id, failed, timer } => {
+            Own::Take { id, failed } => {
                 // An edit that overtook it in the queue may have ended the timer.
-                self.table.get(*id).and_then(|entry| entry.state.taking())?;
-                Take { id: *id, failed: *failed, timer: timer.take() }.into()
+                let entry = self.table.get(*id).filter(|entry| entry.state.taking().is_some())?;
+                // The store may have given it another deadline that is not read yet.
+                let is_read = !self.calls.has_batch() && !self.calls.is_fetching();
+                let timer = (is_read && entry.record.is_plain()).then(|| entry.record.timer.clone());
+                Take { id: *id, failed: *failed, timer }.into()
             }
             Own::Settle(Settling { id, verdict, timer, .. }) => {
                 Settle { id: *id, verdict: verdict.clone(), timer: timer.take() }.into()

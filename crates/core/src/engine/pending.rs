@@ -68,8 +68,6 @@ pub(super) enum Own {
         id: TimerId,
         /// Failed attempts before it.
         failed: u32,
-        /// The timer, if the store need not read it.
-        timer: Option<Arc<Timer>>,
     },
     Settle(Settling),
     Park(TimerId),

@@ -20,8 +20,9 @@ pub struct Take {
     pub id: TimerId,
     /// Becomes its [`Progress::failed`] (so that a covered attempt stays counted).
     pub failed: u32,
-    /// The timer, if the owner has it in memory, and its record has nothing more to keep
-    /// ([`Record::is_plain`](crate::Record::is_plain)): a store need not read it.
+    /// The timer as the store has it, if the owner has that in memory, and its record has nothing
+    /// more to keep ([`Record::is_plain`](crate::Record::is_plain)): a store need not read it, and
+    /// writes this one.
     pub timer: Option<Arc<Timer>>,
 }
 

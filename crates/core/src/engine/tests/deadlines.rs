@@ -254,3 +254,35 @@ fn a_timer_that_the_store_does_not_let_expire_is_delivered() {
     assert!(matches!(rig.place(timers[0].id), Some(Place::Pending { .. })), "it has expired");
     assert!(both_delivered(&mut rig, first).contains(&timers[0].id));
 }
+
+/// A client asks for another deadline, so many ms from now; the answer is not awaited.
+fn ask_extension(rig: &mut Rig, id: TimerId, ahead_ms: u64) {
+    let (target, deadline) = (Target::Id(id), rig.now().time + ahead_ms);
+    rig.ask(1, vec![ExtendDeadline { target, deadline, request: rig.ms }.into()]);
+}
+
+/// A store that need not read the timer writes it as the take brings it.
+#[test]
+fn a_take_does_not_bring_back_the_deadline_of_before() {
+    for (open, ahead_ms) in [(100, 10_000), (10_000, 100)] {
+        let mut rig = Rig::new(EngineOptions::default());
+        rig.join(1, "a", 1);
+        let first = rig.timer("a", 0);
+        rig.deliver(1, first);
+        let once = Timer { mode: Mode::AtMostOnce, ..with_deadline(&mut rig, 5, open) };
+        rig.schedule(1, once.clone());
+        rig.run(10);
+        rig.answers_wait = true;
+        ask_extension(&mut rig, once.id, ahead_ms);
+        rig.turn();
+        rig.join(2, "a", 1);
+        rig.run(1);
+        let entry = rig.engine.partition(P).unwrap().table.get(once.id).unwrap();
+        assert!(entry.state.taking().is_some(), "{:?}", entry.state);
+        rig.answers_wait = false;
+        rig.run(5);
+        assert_eq!(rig.take_deliveries().len(), 1);
+        let (stored, _) = rig.lane.get(once.id.into()).now_or_never().unwrap().unwrap().unwrap();
+        assert!(rig.brought.iter().all(|timer| **timer == *stored.timer), "{:?}", rig.brought);
+    }
+}

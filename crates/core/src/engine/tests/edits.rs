@@ -219,7 +219,7 @@ fn a_timer_that_an_edit_has_ended_is_not_taken() {
     let state = p.table.get(timer.id).map(|entry| &entry.state);
     assert!(matches!(state, Some(EntryState::Taking { .. })), "{state:?}");
     let leaves = |p: &mut OwnedPartition| {
-        let take = Own::Take { id: timer.id, failed: 0, timer: None };
+        let take = Own::Take { id: timer.id, failed: 0 };
         p.complete(Time::ZERO, &mut Pending::Own(take)).is_some()
     };
     assert!(leaves(p));

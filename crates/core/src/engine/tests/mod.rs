@@ -35,8 +35,9 @@ use mtimer_protocol::{
     Settlement,
 };
 use mtimer_store::memory::MemoryStore;
+use mtimer_store::ops::Take;
 use mtimer_store::{
-    Acquire, Answer, Lane, LaneError, LaneFuture, Listed, Listing, Place, Refusal, Store, Verdict,
+    Acquire, Answer, Lane, LaneError, LaneFuture, Listed, Listing, Op, Place, Refusal, Store, Verdict,
 };
 use mtimer_types::{
     Destination, Epoch, HandlerOutcome, Headers, KeyPolicy, Mode, Nonce, PartitionId, RetryTiers, Target,
@@ -74,6 +75,8 @@ struct Rig {
     answers_wait: bool,
     /// Calls made for taken timers, pages of one listing each counted.
     taken_calls: usize,
+    /// Timers that takes have brought, so that the store need not read them.
+    brought: Vec<Arc<Timer>>,
     random: u64,
 }
 
@@ -118,6 +121,7 @@ impl Rig {
             read_only: false,
             answers_wait: false,
             taken_calls: 0,
+            brought: vec![],
             random: term.0 << 32,
         }
     }
@@ -183,6 +187,12 @@ impl Rig {
             Effect::LaneEnded(_, error) => return self.ended = Some(error),
             other => panic!("unexpected: {other:?}"),
         };
+        if let Call::Apply(batch) = &call {
+            self.brought.extend(batch.ops.iter().filter_map(|op| match op {
+                Op::Take(Take { timer, .. }) => timer.clone(),
+                _ => None,
+            }));
+        }
         let lane = &self.lane;
         self.unanswered.push_back(match call {
             Call::Apply(batch) if self.read_only => {
