@@ -181,7 +181,13 @@ fn cancel(id: TimerId, sent_attempt: Option<u32>) -> Op {
 }
 
 fn reschedule(id: TimerId, due: Time, is_begun: bool) -> Op {
-    Op::Reschedule(Reschedule { target: Target::Id(id), due, is_begun, request: RequestId(unique()) })
+    Op::Reschedule(Reschedule {
+        target: Target::Id(id),
+        due,
+        is_begun,
+        is_past_deadline: false,
+        request: RequestId(unique()),
+    })
 }
 
 fn by_key(timer: &Timer) -> Target {
@@ -312,7 +318,13 @@ pub(super) async fn reschedule_by_id(kit: Kit) {
 
 pub(super) async fn reschedule_by_key(kit: Kit) {
     let reschedule = |t: &Timer, due| {
-        Op::Reschedule(Reschedule { target: by_key(t), due, is_begun: false, request: RequestId(unique()) })
+        Op::Reschedule(Reschedule {
+            target: by_key(t),
+            due,
+            is_begun: false,
+            is_past_deadline: false,
+            request: RequestId(unique()),
+        })
     };
     on_every_spot(kit, &[&|t, now| reschedule(t, now + 2 * SECOND), &|t, now| reschedule(t, now + YEAR)])
         .await;

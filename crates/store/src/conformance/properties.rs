@@ -177,7 +177,9 @@ fn requests(source: &impl TrialSource) -> Vec<Trial> {
         Trial { name, before, op, answer: Answer::Cancel(answer) }
     };
     let reschedule = |name, timer: &Timer, target| {
-        let op = Reschedule { target, due, is_begun: false, request: source.request() }.into();
+        let op =
+            Reschedule { target, due, is_begun: false, is_past_deadline: false, request: source.request() }
+                .into();
         let answer = Answer::Reschedule(RescheduleAnswer::Rescheduled(timer.id));
         Trial { name, before: vec![schedule(timer)], op, answer }
     };

@@ -22,6 +22,9 @@ pub struct Reschedule {
     pub due: Time,
     /// The owner has an unsettled delivery of it, or knows of an earlier one.
     pub is_begun: bool,
+    /// The owner knows a deadline that is before the new time, and so has not held the timer. It
+    /// may have another one by now; the timer is not moved all the same.
+    pub is_past_deadline: bool,
     /// For repeats.
     pub request: RequestId,
 }
@@ -95,7 +98,7 @@ fn reschedule<T: Table>(
     if edit.is_begun || !has_not_begun(ctx, &row) {
         return Ok(RescheduleAnswer::TooLate(id));
     }
-    if row.record.timer.is_past_deadline(edit.due) {
+    if edit.is_past_deadline || row.record.timer.is_past_deadline(edit.due) {
         return Ok(RescheduleAnswer::PastDeadline(id));
     }
     let mut record = row.record.clone();
@@ -108,16 +111,18 @@ impl Asked for asked::Reschedule {
     type Op = Reschedule;
 
     fn holds(&self, memory: &impl Memory) -> bool {
-        // The store is certain to refuse to move these.
-        let is_unmovable =
-            |id| memory.has_begun(id) || memory.deadline(id).is_some_and(|deadline| deadline < self.due);
-        !memory.named(&self.target).is_some_and(is_unmovable)
+        // The store refuses to move these.
+        let Reschedule { is_begun, is_past_deadline, .. } = self.complete(memory, Time::ZERO);
+        !is_begun && !is_past_deadline
     }
 
     fn complete(&self, memory: &impl Memory, _: Time) -> Reschedule {
-        let is_begun = memory.named(&self.target).is_some_and(|id| memory.has_begun(id));
+        let id = memory.named(&self.target);
+        let is_begun = id.is_some_and(|id| memory.has_begun(id));
+        let is_past_deadline =
+            id.and_then(|id| memory.deadline(id)).is_some_and(|deadline| deadline < self.due);
         let (target, request) = (self.target.clone(), RequestId(self.request));
-        Reschedule { target, due: self.due, is_begun, request }
+        Reschedule { target, due: self.due, is_begun, is_past_deadline, request }
     }
 
     fn applied(&self, answer: RescheduleAnswer) -> Applied {

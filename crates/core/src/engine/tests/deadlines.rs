@@ -1,7 +1,9 @@
 //! No delivery begins after a timer's deadline, wherever the timer waits, and a timer that has
 //! missed its deadline ends soon.
 
-use mtimer_protocol::ops::{Cancel, ExtendDeadline, ExtendDeadlineReply, ScheduleReply};
+use mtimer_protocol::ops::{
+    Cancel, ExtendDeadline, ExtendDeadlineReply, Reschedule, RescheduleReply, ScheduleReply,
+};
 use mtimer_types::{Ended, limits::REPEAT_HORIZON_MS};
 
 use super::*;
@@ -285,4 +287,31 @@ fn a_take_does_not_bring_back_the_deadline_of_before() {
         let (stored, _) = rig.lane.get(once.id.into()).now_or_never().unwrap().unwrap().unwrap();
         assert!(rig.brought.iter().all(|timer| **timer == *stored.timer), "{:?}", rig.brought);
     }
+}
+
+#[test]
+fn what_is_moved_beyond_a_deadline_that_is_being_extended_does_not_fire_at_its_old_time() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 1);
+    let timer = with_deadline(&mut rig, 20, 50);
+    rig.schedule(1, timer.clone());
+    rig.run(15);
+    rig.take_replies();
+    rig.answers_wait = true;
+    let target = Target::Id(timer.id);
+    let (deadline, due) = (timer.due + 10_000, timer.due + 5_000);
+    rig.ask(
+        1,
+        vec![
+            ExtendDeadline { target: target.clone(), deadline, request: 1 }.into(),
+            Reschedule { target, due, request: 2 }.into(),
+        ],
+    );
+    rig.run(20);
+    let sent = rig.take_deliveries().len();
+    rig.answers_wait = false;
+    rig.run(5);
+    let replies = rig.take_replies();
+    let is_moved = replies[1] == RescheduleReply::Rescheduled(timer.id).into();
+    assert!(!is_moved || sent == 0, "moved, and sent at its old time: {replies:?}");
 }
