@@ -164,6 +164,13 @@ macro_rules! operations {
 
 macro_rules! asked_by_clients {
     ($($name:ident),* $(,)?) => {
+        /// See [`Asked::CHANGES_UNHELD`].
+        pub const fn changes_unheld(asked: &RequestOp) -> bool {
+            match asked {
+                $(RequestOp::$name(_) => <mtimer_protocol::ops::$name as Asked>::CHANGES_UNHELD),*
+            }
+        }
+
         /// See [`Asked::holds`].
         pub fn holds(asked: &RequestOp, memory: &impl Memory) -> bool {
             match asked {

@@ -47,8 +47,8 @@ impl OwnedPartition {
             Own::Take { id, failed } => {
                 // An edit that overtook it in the queue may have ended the timer.
                 let entry = self.table.get(*id).filter(|entry| entry.state.taking().is_some())?;
-                // The store may have given it another deadline that is not read yet.
-                let is_read = !self.calls.has_batch() && !self.calls.is_fetching();
+                // The store may have changed it, and it is not read yet.
+                let is_read = self.unheld_edits == 0 && !self.calls.is_fetching();
                 let timer = (is_read && entry.record.is_plain()).then(|| entry.record.timer.clone());
                 Take { id: *id, failed: *failed, timer }.into()
             }

@@ -85,6 +85,8 @@ pub(super) struct OwnedPartition {
     pub(super) questions: Questions,
     /// Edits that hold their timer, by id: it is not sent until they are answered.
     pub(super) edits: Holds,
+    /// How many operations are under way that change timers without holding them.
+    pub(super) unheld_edits: u32,
     /// Late acknowledgements under way by id: such a timer may have ended, which the next answer
     /// tells.
     pub(super) late_acks: Holds,
@@ -116,6 +118,7 @@ impl OwnedPartition {
             flush: FlushTime::default(),
             questions: Questions::default(),
             edits: Holds::new(seed),
+            unheld_edits: 0,
             late_acks: Holds::new(seed),
             key_edits: KeyQueue::new(seed),
             inherited: Inherited::new(seed),

@@ -20,7 +20,10 @@ impl Engine {
     /// Answers an operation of a client that was on its way: its timer is no longer held, nor its
     /// key.
     pub(super) fn answer_asked(&mut self, at: PartitionId, asked: Asked, answer: OpReply) {
-        let Asked { op, reply, key, held } = asked;
+        let Asked { op, reply, key, held, unheld } = asked;
+        if let Some(p) = self.partition(at).filter(|_| unheld) {
+            p.unheld_edits = p.unheld_edits.saturating_sub(1);
+        }
         self.end_edit(at, held, key);
         self.reply_to(&op, reply, answer);
     }

@@ -5,7 +5,7 @@
 
 use mtimer_protocol::ops::Subject;
 use mtimer_protocol::{ErrorCode, OpReply, Request, RequestOp};
-use mtimer_store::ops::Memory;
+use mtimer_store::ops::{self as stored, Memory};
 use mtimer_types::limits::{MAX_BATCH, MAX_SENT_AHEAD_MS, MAX_SESSION_INFLIGHT, REPEAT_HORIZON_MS};
 use mtimer_types::{PartitionId, Target, Time};
 
@@ -149,6 +149,8 @@ impl Engine {
         if soon {
             p.hold(&mut asked);
         }
+        asked.unheld = stored::changes_unheld(&asked.op);
+        p.unheld_edits += u32::from(asked.unheld);
         let class = p.class_behind(&asked).unwrap_or(QueueClass::Session(session));
         p.queue.push_asked(class, asked);
     }

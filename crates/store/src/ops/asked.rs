@@ -32,6 +32,9 @@ pub trait Asked: mtimer_protocol::ops::Operation {
     /// The store's operation.
     type Op: Operation;
 
+    /// Whether it changes what a timer is while that may be sent or taken, for it holds nothing.
+    const CHANGES_UNHELD: bool;
+
     /// Whether it can change when, or that, its timer is sent: then the timer is not sent until it
     /// is answered. One that changes nothing in any case holds nothing, so however often a client
     /// repeats it, the timer is sent.

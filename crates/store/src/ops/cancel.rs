@@ -146,6 +146,8 @@ fn cancel_unseen<T: Table>(table: &mut T, ctx: &Context, id: TimerId) -> Result<
 impl Asked for asked::Cancel {
     type Op = Cancel;
 
+    const CHANGES_UNHELD: bool = false;
+
     fn holds(&self, _: &impl Memory) -> bool {
         true
     }

@@ -106,6 +106,8 @@ fn extend<T: Table>(table: &mut T, edit: &ExtendDeadline) -> Result<ExtendDeadli
 impl Asked for asked::ExtendDeadline {
     type Op = ExtendDeadline;
 
+    const CHANGES_UNHELD: bool = true;
+
     fn holds(&self, _: &impl Memory) -> bool {
         // Whether a delivery begins meanwhile is decided by the deadline of before.
         false

@@ -59,6 +59,8 @@ impl Operation for Purge {
 impl Asked for asked::Purge {
     type Op = Purge;
 
+    const CHANGES_UNHELD: bool = false;
+
     fn holds(&self, _: &impl Memory) -> bool {
         false
     }

@@ -86,6 +86,8 @@ impl Operation for Replay {
 impl Asked for asked::Replay {
     type Op = Replay;
 
+    const CHANGES_UNHELD: bool = false;
+
     fn holds(&self, _: &impl Memory) -> bool {
         false
     }

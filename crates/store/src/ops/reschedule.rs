@@ -110,6 +110,8 @@ fn reschedule<T: Table>(
 impl Asked for asked::Reschedule {
     type Op = Reschedule;
 
+    const CHANGES_UNHELD: bool = false;
+
     fn holds(&self, memory: &impl Memory) -> bool {
         // The store refuses to move these.
         let Reschedule { is_begun, is_past_deadline, .. } = self.complete(memory, Time::ZERO);

@@ -124,6 +124,8 @@ fn schedule<T: Table>(table: &mut T, ctx: &Context, op: &Schedule) -> Result<Sch
 impl Asked for asked::Schedule {
     type Op = Schedule;
 
+    const CHANGES_UNHELD: bool = false;
+
     fn holds(&self, memory: &impl Memory) -> bool {
         // One that replaces holds the timer that has the key.
         let holder = || {
