@@ -256,7 +256,7 @@ impl Client {
     /// # Errors
     ///
     /// [`RequestError`]; [`RequestError::Refused`] also if the deadline is more than ten years
-    /// ahead or before the timer's due time. It can be repeated.
+    /// ahead or before the timer's next delivery. It can be repeated.
     ///
     /// # Cancel safety
     ///

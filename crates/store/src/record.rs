@@ -113,16 +113,6 @@ impl Record {
         self.accepted = accepted(due, now);
     }
 
-    /// Takes over what requests change of a timer that is in memory: whether it was stopped, and
-    /// its deadline.
-    pub fn take_edits_of(&mut self, stored: &Self) {
-        self.progress.stopped = stored.progress.stopped;
-        let deadline = stored.timer.deadline;
-        if self.timer.deadline != deadline {
-            Arc::make_mut(&mut self.timer).deadline = deadline;
-        }
-    }
-
     /// From when on it is late: its due time, or when that was accepted, if it had passed then.
     pub fn late_from(&self) -> Time {
         self.accepted.unwrap_or(self.timer.due)

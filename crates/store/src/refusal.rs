@@ -6,7 +6,7 @@ use std::sync::Arc;
 /// Why a store would not take a write. None of these is final.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
-    /// Only for operations that add: schedule, reschedule, replay; and for a cancel of a timer that
+    /// Only for operations that add: schedule, reschedule, extend deadline, replay; and for a cancel of a timer that
     /// is not there, which would be remembered.
     #[error("the store is out of memory: raise its limit or let timers drain")]
     OutOfMemory,

@@ -126,16 +126,10 @@ impl Engine {
         let (epoch, prior_claim, horizon) = (p.epoch(), p.prior_claim(), p.horizon());
         match found {
             Some((record, Place::Pending { fire, .. })) => {
-                let deadline = record.timer.deadline;
-                match p.table.get_mut(id) {
-                    // Its destination's queue knows it by the other deadline.
-                    Some(entry) if entry.state.is_ready() && entry.record.timer.deadline != deadline => {
-                        self.take_out(id);
-                    }
-                    Some(entry) => return entry.record.take_edits_of(&record),
-                    None => {}
-                }
-                if fire <= horizon {
+                if let Some(entry) = p.table.get_mut(id) {
+                    entry.record.progress.stopped = record.progress.stopped;
+                    self.set_deadline(id, record.timer.deadline);
+                } else if fire <= horizon {
                     let covered = record.covered(fire, epoch, prior_claim);
                     self.adopt(now, record, fire, covered);
                 }
@@ -167,12 +161,15 @@ impl Engine {
         }
     }
 
-    /// A timer that is not in memory was found parked: everything that was sent of it is counted in
+    /// A timer was found parked. If it is not in memory, everything that was sent of it is counted in
     /// its record. It may be one that this owner has parked without a confirmation, so its park is
     /// noted.
     fn found_parked(&mut self, record: Record) {
         let id = record.timer.id;
-        let Some(p) = self.partition(id.partition()).filter(|p| !p.table.contains(id)) else { return };
+        let Some(p) = self.partition(id.partition()) else { return };
+        if p.table.contains(id) {
+            return self.set_deadline(id, record.timer.deadline);
+        }
         p.inherited.remove(id);
         if !record.progress.stopped {
             let dest = self.roster.dest_ix(&record.timer.dest);

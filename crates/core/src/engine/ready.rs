@@ -30,6 +30,12 @@ impl ReadyQueue {
         }
     }
 
+    /// A timer that waits has another deadline.
+    pub(super) fn change_deadline(&mut self, id: TimerId, old: Option<Time>, new: Option<Time>) {
+        self.leave(id, old);
+        self.deadlines.extend(new.map(|deadline| (deadline, id)));
+    }
+
     /// Takes the first id out. The caller has to call [`Self::leave`] if the timer waits.
     pub(super) fn pop_front(&mut self) -> Option<TimerId> {
         self.ids.pop_front()

@@ -130,16 +130,23 @@ impl Engine {
         }
     }
 
-    /// A timer has another deadline: it is read, wherever it is. Until then one that is under way
-    /// goes by the earlier of the two. Thus it is not sent again after the new one, and whether it
-    /// has expired is up to the store.
+    /// A timer has another deadline: it is read, wherever it is. Until then memory goes by the
+    /// earlier of the two. Thus the timer is not sent after the new one, and whether it has expired
+    /// is up to the store. It stays in memory meanwhile, so that no stream of extensions delays it.
     fn extended(&mut self, id: TimerId, deadline: Time) {
-        let entry = self.partition(id.partition()).and_then(|p| p.table.get_mut(id));
+        let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
         let Some(entry) = entry else { return self.look(id.partition(), Target::Id(id)) };
-        if entry.state.is_under_way() && !entry.record.timer.is_past_deadline(deadline) {
-            Arc::make_mut(&mut entry.record.timer).deadline = Some(deadline);
+        let is_earlier = !entry.record.timer.is_past_deadline(deadline);
+        // By the time at which it is read it may have left memory, and be noted as parked.
+        let parks = entry.state.is_parking() || entry.state.is_unparking();
+        if is_earlier {
+            self.set_deadline(id, Some(deadline));
         }
-        self.read_anew(id);
+        if parks {
+            self.look(id.partition(), Target::Id(id));
+        } else {
+            self.fetch(id);
+        }
     }
 
     /// An operation of a client that was not applied.

@@ -1,5 +1,4 @@
-//! Clients' requests: schedule, cancel, reschedule, replay, purge. They are checked, and queued for
-//! the store.
+//! The operations that clients ask for. They are checked, and queued for the store.
 //!
 //! Not in here: the effects of the answers (`replies`), questions (`queries`).
 

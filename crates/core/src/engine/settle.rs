@@ -112,7 +112,7 @@ impl Engine {
             }
             // It has another deadline by now, or has ended.
             Verdict::Expired { .. } if !done => {
-                self.forget(id);
+                self.take_out(id);
                 self.look(id.partition(), Target::Id(id));
             }
             _ => _ = self.forget(id),

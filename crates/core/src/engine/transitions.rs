@@ -1,6 +1,8 @@
 //! How a timer comes into memory, is read anew, and leaves it, and which resources it then gives
 //! back.
 
+use std::sync::Arc;
+
 use mtimer_store::Record;
 use mtimer_types::{PartitionId, Target, Time, TimerId};
 
@@ -95,13 +97,24 @@ impl Engine {
     }
 
     /// Reads a timer anew that is not under way; one that is under way learns whether it was
-    /// stopped, and its deadline.
+    /// stopped.
     pub(super) fn read_anew(&mut self, id: TimerId) {
         let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
         if entry.is_some_and(|e| !e.state.is_under_way()) {
             self.take_out(id);
         }
         self.fetch(id);
+    }
+
+    /// A timer in memory has this deadline.
+    pub(super) fn set_deadline(&mut self, id: TimerId, deadline: Option<Time>) {
+        let entry = self.partition(id.partition()).and_then(|p| p.table.get_mut(id));
+        let Some(entry) = entry.filter(|e| e.record.timer.deadline != deadline) else { return };
+        let old = std::mem::replace(&mut Arc::make_mut(&mut entry.record.timer).deadline, deadline);
+        if entry.state.is_ready() {
+            let dest = entry.dest;
+            self.roster.dest_mut(dest).ready.change_deadline(id, old, deadline);
+        }
     }
 
     /// Goes on with a timer that was held, if no edit holds it and no late acknowledgement of it is

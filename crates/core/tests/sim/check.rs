@@ -67,7 +67,8 @@ impl History {
         if life.cancelled.is_some() && !life.forgotten {
             return self.fail(ms, Some(id), "6: sent after a cancel was answered");
         }
-        let lifted = !life.replays.is_empty() && life.deadline.is_none() || !life.extensions.is_empty();
+        let is_extended = life.extensions.iter().any(|(_, of)| *of == epoch);
+        let lifted = !life.replays.is_empty() && life.deadline.is_none() || is_extended;
         if let Some(deadline) = life.deadline.filter(|d| !lifted && m.time > *d + HOP_MS) {
             let late = m.time.ms_since(deadline);
             return self.fail(ms, Some(id), &format!("deadline: sent {late} ms after it"));

@@ -55,8 +55,8 @@ pub(super) struct Life {
     pub(super) name: Option<Name>,
     pub(super) mode: Mode,
     pub(super) deadline: Option<Time>,
-    /// Requests that have given it another one and are not answered.
-    pub(super) extensions: BTreeSet<u64>,
+    /// Requests that have given it another one and are not answered, each with the owner's epoch.
+    pub(super) extensions: BTreeSet<(u64, Epoch)>,
     /// A schedule of it was answered OK.
     pub(super) answered_ok: bool,
     /// It was in the store.
@@ -290,7 +290,7 @@ impl History {
         });
         let seq = self.seq;
         let moves = self.moves(op, answer);
-        self.note_applied(id, op, answer);
+        self.note_applied(id, epoch, op, answer);
         let life = self.life(id);
         if moves {
             life.move_applied = seq;

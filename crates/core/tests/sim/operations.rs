@@ -80,7 +80,7 @@ impl History {
             }
             RequestOp::ExtendDeadline(op) => {
                 if let OpReply::ExtendDeadline(ExtendDeadlineReply::Extended(id)) = reply {
-                    self.life(*id).extensions.remove(&op.request);
+                    self.life(*id).extensions.retain(|(request, _)| *request != op.request);
                 }
             }
             RequestOp::Replay(_) | RequestOp::Purge(_) => {}
@@ -89,12 +89,12 @@ impl History {
 
     /// Takes note of what an operation that the store has applied makes uncertain until its client
     /// is answered: an owner goes by the deadline of before until then.
-    pub(super) fn note_applied(&mut self, id: TimerId, op: &Op, answer: &Answer) {
+    pub(super) fn note_applied(&mut self, id: TimerId, epoch: Epoch, op: &Op, answer: &Answer) {
         match op {
             Op::ExtendDeadline(op) => {
                 let extended = Answer::ExtendDeadline(ExtendDeadlineAnswer::Extended(id));
                 if *answer == extended && !self.applied.contains_key(&op.request.0) {
-                    self.life(id).extensions.insert(op.request.0);
+                    self.life(id).extensions.insert((op.request.0, epoch));
                 }
             }
             Op::Schedule(_) | Op::Cancel(_) | Op::Reschedule(_) | Op::Replay(_) | Op::Purge(_) => {}

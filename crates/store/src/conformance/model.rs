@@ -187,8 +187,9 @@ impl Model {
         let id = e.timer.id;
         if !e.waits() || e.progress.stopped {
             ExtendDeadlineAnswer::TooLate(id)
-        } else if deadline < e.timer.due {
-            ExtendDeadlineAnswer::BeforeDue(id)
+        } else if deadline < e.timer.due || matches!(e.place, Place::Pending { fire, .. } if deadline < fire)
+        {
+            ExtendDeadlineAnswer::BeforeNext(id)
         } else {
             e.timer.deadline = Some(deadline);
             ExtendDeadlineAnswer::Extended(id)

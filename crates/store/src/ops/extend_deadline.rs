@@ -33,8 +33,8 @@ pub enum ExtendDeadlineAnswer {
     Extended(TimerId),
     /// No attempt follows; nothing changed.
     TooLate(TimerId),
-    /// The timer is due after the new deadline; nothing changed.
-    BeforeDue(TimerId),
+    /// The timer is due, or delivered next, after the new deadline; nothing changed.
+    BeforeNext(TimerId),
     /// Nothing of that name.
     NotFound,
 }
@@ -44,7 +44,7 @@ impl Repeated for ExtendDeadlineAnswer {
         match self {
             Self::Extended(id) => RememberedAnswer::of(b'E', id),
             Self::TooLate(id) => RememberedAnswer::of(b'T', id),
-            Self::BeforeDue(id) => RememberedAnswer::of(b'B', id),
+            Self::BeforeNext(id) => RememberedAnswer::of(b'B', id),
             Self::NotFound => RememberedAnswer::alone(b'N'),
         }
     }
@@ -53,7 +53,7 @@ impl Repeated for ExtendDeadlineAnswer {
         match (remembered.letter, remembered.id) {
             (b'E', Some(id)) => Some(Self::Extended(id)),
             (b'T', Some(id)) => Some(Self::TooLate(id)),
-            (b'B', Some(id)) => Some(Self::BeforeDue(id)),
+            (b'B', Some(id)) => Some(Self::BeforeNext(id)),
             (b'N', None) => Some(Self::NotFound),
             _ => None,
         }
@@ -94,8 +94,12 @@ fn extend<T: Table>(table: &mut T, edit: &ExtendDeadline) -> Result<ExtendDeadli
             return Ok(ExtendDeadlineAnswer::TooLate(id));
         }
     }
-    if edit.deadline < row.record.timer.due {
-        return Ok(ExtendDeadlineAnswer::BeforeDue(id));
+    let next = match row.at {
+        At::Pending { fire, .. } => fire.max(row.record.timer.due),
+        At::Parked | At::Taken { .. } | At::Unconfirmed { .. } | At::Dead { .. } => row.record.timer.due,
+    };
+    if edit.deadline < next {
+        return Ok(ExtendDeadlineAnswer::BeforeNext(id));
     }
     let mut record = row.record.clone();
     Arc::make_mut(&mut record.timer).deadline = Some(edit.deadline);
@@ -127,9 +131,11 @@ impl Asked for asked::ExtendDeadline {
             ExtendDeadlineAnswer::TooLate(id) => {
                 Applied::new(ExtendDeadlineReply::TooLate(id), MemoryEffect::Nothing)
             }
-            ExtendDeadlineAnswer::BeforeDue(id) => {
+            ExtendDeadlineAnswer::BeforeNext(id) => {
                 let deadline = self.deadline.utc();
-                Applied::invalid(format!("timer {id} is due after {deadline}: nothing was changed"))
+                Applied::invalid(format!(
+                    "timer {id} is delivered next after {deadline}: nothing was changed"
+                ))
             }
             ExtendDeadlineAnswer::NotFound => {
                 Applied::new(ExtendDeadlineReply::NotFound, MemoryEffect::Nothing)
@@ -171,7 +177,7 @@ mod tests {
         apply(Schedule::new(timer.into(), KeyPolicy::Create).into());
         apply(Park { id, failed: 0 }.into());
         assert_eq!(apply(extend(200, 1)), answered(ExtendDeadlineAnswer::NotFound), "a repeat");
-        assert_eq!(apply(extend(99, 2)), answered(ExtendDeadlineAnswer::BeforeDue(id)));
+        assert_eq!(apply(extend(99, 2)), answered(ExtendDeadlineAnswer::BeforeNext(id)));
         assert_eq!(apply(extend(100, 3)), answered(ExtendDeadlineAnswer::Extended(id)));
         assert_eq!(
             apply(Op::settle(

@@ -211,7 +211,7 @@ impl Content<'_> {
                 Answer::ExtendDeadline(match (byte % 4, self.named(target, program)) {
                     (0, Some(id)) => ExtendDeadlineAnswer::Extended(id),
                     (1, Some(id)) => ExtendDeadlineAnswer::TooLate(id),
-                    (2, Some(id)) => ExtendDeadlineAnswer::BeforeDue(id),
+                    (2, Some(id)) => ExtendDeadlineAnswer::BeforeNext(id),
                     _ => ExtendDeadlineAnswer::NotFound,
                 })
             }

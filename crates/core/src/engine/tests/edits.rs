@@ -90,6 +90,21 @@ fn a_due_timer_is_sent_however_often_it_is_to_be_moved_past_its_deadline() {
 }
 
 #[test]
+fn a_due_timer_is_sent_however_often_its_deadline_is_extended() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    let timer = rig.timer("a", 50);
+    let target = Target::Id(timer.id);
+    rig.schedule(1, timer);
+    rig.run(5);
+    let asked = rig.flood(|rig, request| {
+        let (target, deadline) = (target.clone(), rig.now().time + 5_000);
+        ops::ExtendDeadline { target, deadline, request }.into()
+    });
+    assert!(asked.is_some(), "held by extensions");
+}
+
+#[test]
 fn a_due_timer_is_sent_between_two_operations_on_its_key() {
     let key = Some(Key::new("k").unwrap());
     for policy in [KeyPolicy::Create, KeyPolicy::Keep, KeyPolicy::Replace] {
