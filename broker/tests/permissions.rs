@@ -140,7 +140,7 @@ async fn each_verb_opens_its_own_requests_and_no_others() {
             (0..RequestOp::NAMES.len()).map(move |nth| RequestOp::arbitrary(nth, &mut parts))
         };
         for op in of_this_cluster.into_iter().flat_map(all_of).chain(RequestOp::samples()) {
-            // `crates/access/tests/matrix.rs` compares the operation's verb with the documented one.
+            // `crates/access/tests/matrix.rs` compares this verb with the documented one.
             let (needed, what) = (op.verb(), format!("{op:?} with {verb}"));
             assert_eq!(allows_op(client, op).await, verb == needed, "{what}");
         }

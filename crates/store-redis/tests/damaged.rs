@@ -128,7 +128,6 @@ async fn operations_on_damaged_records_do_not_end_the_lane() {
                     target: target.clone(),
                     due: fire,
                     is_begun: false,
-                    is_past_deadline: false,
                     request: request(),
                 }),
                 Op::settle(id, Verdict::Retry { fire, tier: 1, failed: 1, error: "no".into() }),
@@ -173,7 +172,6 @@ async fn a_timer_that_is_scheduled_over_a_damaged_entry_is_there_for_the_next_ow
                     target,
                     due,
                     is_begun: false,
-                    is_past_deadline: false,
                     request: RequestId(unique()),
                 }))
                 .await;

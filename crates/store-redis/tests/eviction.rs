@@ -35,13 +35,7 @@ async fn a_server_that_may_evict_gets_no_new_timers_until_it_is_mended() {
     let batch = vec![
         schedule(&timers[1]),
         Op::Park(Park { id, failed: 0 }),
-        Op::Reschedule(Reschedule {
-            target: Target::Id(id),
-            due,
-            is_begun: false,
-            is_past_deadline: false,
-            request,
-        }),
+        Op::Reschedule(Reschedule { target: Target::Id(id), due, is_begun: false, request }),
         schedule(&timers[2]),
         Op::settle(id, Verdict::Ack),
     ];

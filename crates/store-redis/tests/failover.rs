@@ -85,13 +85,7 @@ impl Plan {
     fn step(kind: &str, timer: &Timer) -> (Op, Answer) {
         let (id, request) = (timer.id, RequestId(unique()));
         let (due, target) = (timer.due + 90_000, Target::Id(id));
-        let reschedule = Op::Reschedule(Reschedule {
-            target: target.clone(),
-            due,
-            is_begun: false,
-            is_past_deadline: false,
-            request,
-        });
+        let reschedule = Op::Reschedule(Reschedule { target: target.clone(), due, is_begun: false, request });
         let retry = Verdict::Retry { fire: due, tier: 1, failed: 1, error: "later".into() };
         let dead = Verdict::Dead { reason: DeadReason::Failed, failed: 1, error: "no".into() };
         match kind {

@@ -301,13 +301,7 @@ async fn large_timers_go_through_in_scripts_of_bounded_size() {
             "reschedule",
             Box::new(move |t| {
                 let (target, request) = (Target::Id(t.id), RequestId(unique()));
-                Op::Reschedule(Reschedule {
-                    target,
-                    due: due + 86_400_000,
-                    is_begun: false,
-                    is_past_deadline: false,
-                    request,
-                })
+                Op::Reschedule(Reschedule { target, due: due + 86_400_000, is_begun: false, request })
             }),
         ),
         (
@@ -372,13 +366,8 @@ async fn a_dense_wide_slot_is_split_and_every_id_is_still_found() {
     // Some are not at a slot that their id implies.
     for t in timers.iter().step_by(7) {
         let request = mtimer_store::RequestId(unique());
-        let op = Op::Reschedule(Reschedule {
-            target: Target::Id(t.id),
-            due: t.due + 1,
-            is_begun: false,
-            is_past_deadline: false,
-            request,
-        });
+        let op =
+            Op::Reschedule(Reschedule { target: Target::Id(t.id), due: t.due + 1, is_begun: false, request });
         assert_eq!(owner.one(op).await, Answer::Reschedule(RescheduleAnswer::Rescheduled(t.id)));
     }
     assert!(slots(&server).iter().any(|s| s.starts_with("0.3.")));

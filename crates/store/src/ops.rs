@@ -118,7 +118,7 @@ macro_rules! operations {
         pub enum Answer {
             $(#[doc = concat!("To [`", stringify!($name), "`].")]
             $name(<$name as Operation>::Answer),)*
-            /// The store would not take the write; nothing changed.
+            /// The store would not take the write, or cannot tell that it is safe.
             Refused(Refusal),
         }
 

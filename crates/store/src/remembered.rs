@@ -18,8 +18,14 @@ pub trait Repeated: Copy {
     /// The answer to a repeat, which a store remembers.
     fn remember(self) -> RememberedAnswer;
 
+    /// The answers that repeats get about a timer, and without one.
+    fn recalled(id: TimerId) -> impl IntoIterator<Item = Self>;
+
     /// The answer that was remembered. `None`: it answers another kind of operation.
-    fn recall(remembered: RememberedAnswer) -> Option<Self>;
+    fn recall(remembered: RememberedAnswer) -> Option<Self> {
+        let id = remembered.id.unwrap_or(TimerId::from_u128(0));
+        Self::recalled(id).into_iter().find(|answer| answer.remember() == remembered)
+    }
 }
 
 /// The letters, A to Z, of an answer: of those with a timer and of those without.

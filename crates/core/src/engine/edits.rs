@@ -47,9 +47,8 @@ impl OwnedPartition {
             Own::Take { id, failed } => {
                 // An edit that overtook it in the queue may have ended the timer.
                 let entry = self.table.get(*id).filter(|entry| entry.state.taking().is_some())?;
-                // The store may have changed it, and it is not read yet.
-                let is_read = self.unheld_edits == 0 && !self.calls.is_fetching();
-                let timer = (is_read && entry.record.is_plain()).then(|| entry.record.timer.clone());
+                let is_known = entry.record.is_plain() && self.is_current();
+                let timer = is_known.then(|| entry.record.timer.clone());
                 Take { id: *id, failed: *failed, timer }.into()
             }
             Own::Settle(Settling { id, verdict, timer, .. }) => {
@@ -68,6 +67,12 @@ impl OwnedPartition {
             Own::Unpark(id) => Unpark { id: *id, fire: now }.into(),
             Own::Trim(trim) => trim.clone().into(),
         })
+    }
+
+    /// Whether timers in memory are as the store has them, but for edits that hold them: no other
+    /// edit is under way, and none that was changed is still to be read.
+    fn is_current(&self) -> bool {
+        self.unheld_edits == 0 && !self.calls.is_fetching()
     }
 
     /// Holds the timer that a client's operation can change, until it is answered.
@@ -124,6 +129,6 @@ impl Memory for OwnedPartition {
     }
 
     fn deadline(&self, id: TimerId) -> Option<Time> {
-        self.table.get(id)?.record.timer.deadline
+        self.table.get(id).filter(|_| self.is_current())?.record.timer.deadline
     }
 }

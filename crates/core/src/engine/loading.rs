@@ -161,9 +161,9 @@ impl Engine {
         }
     }
 
-    /// A timer was found parked. If it is not in memory, everything that was sent of it is counted in
-    /// its record. It may be one that this owner has parked without a confirmation, so its park is
-    /// noted.
+    /// A timer was found parked. If it is not in memory, everything that was sent of it is counted
+    /// in its record. It may be one that this owner has parked without a confirmation, so its park
+    /// is noted.
     fn found_parked(&mut self, record: Record) {
         let id = record.timer.id;
         let Some(p) = self.partition(id.partition()) else { return };

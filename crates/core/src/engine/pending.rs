@@ -52,14 +52,12 @@ pub(super) struct Asked {
     pub(super) key: Option<KeyName>,
     /// The timer that it holds.
     pub(super) held: Option<TimerId>,
-    /// It was counted among those that change timers without holding them.
-    pub(super) unheld: bool,
 }
 
 impl Asked {
     pub(super) fn new(op: RequestOp, reply: ReplyRef) -> Self {
         let key = op.subject().key().map(|(dest, key)| (dest.clone(), key.clone()));
-        Self { op, reply, key, held: None, unheld: false }
+        Self { op, reply, key, held: None }
     }
 }
 

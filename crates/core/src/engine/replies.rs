@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use mtimer_protocol::ops::Subject;
 use mtimer_protocol::{ErrorCode, OpReply};
-use mtimer_store::ops::MemoryEffect;
+use mtimer_store::ops::{self as stored, MemoryEffect};
 use mtimer_store::{Record, Refusal};
 use mtimer_types::{DeadReason, PartitionId, Target, Time, Timer, TimerId};
 
@@ -20,9 +20,9 @@ impl Engine {
     /// Answers an operation of a client that was on its way: its timer is no longer held, nor its
     /// key.
     pub(super) fn answer_asked(&mut self, at: PartitionId, asked: Asked, answer: OpReply) {
-        let Asked { op, reply, key, held, unheld } = asked;
-        if let Some(p) = self.partition(at).filter(|_| unheld) {
-            p.unheld_edits = p.unheld_edits.saturating_sub(1);
+        let Asked { op, reply, key, held } = asked;
+        if let Some(p) = self.partition(at) {
+            p.unheld_edits = p.unheld_edits.saturating_sub(u32::from(stored::changes_unheld(&op)));
         }
         self.end_edit(at, held, key);
         self.reply_to(&op, reply, answer);

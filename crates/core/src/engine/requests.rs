@@ -148,8 +148,7 @@ impl Engine {
         if soon {
             p.hold(&mut asked);
         }
-        asked.unheld = stored::changes_unheld(&asked.op);
-        p.unheld_edits += u32::from(asked.unheld);
+        p.unheld_edits += u32::from(stored::changes_unheld(&asked.op));
         let class = p.class_behind(&asked).unwrap_or(QueueClass::Session(session));
         p.queue.push_asked(class, asked);
     }

@@ -72,7 +72,6 @@ impl Writer {
                 target: Target::Id(id),
                 due: Time::from_ms(due),
                 is_begun: false,
-                is_past_deadline: false,
                 request: RequestId(request),
             })
         };

@@ -270,7 +270,6 @@ fn slow_store() -> Check {
                 target: Target::Id(other.id),
                 due: other.due + 60_000,
                 is_begun: false,
-                is_past_deadline: false,
                 request: RequestId(request),
             })
         };

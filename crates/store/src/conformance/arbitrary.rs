@@ -195,7 +195,7 @@ pub fn arbitrary_op(kind: Kind, around: Around, r: &mut SeededRandom) -> Op {
         }
         Kind::Reschedule => {
             let (target, is_begun) = (target(r, &timer), r.one_in(8));
-            Reschedule { target, due: fire, is_begun, is_past_deadline: false, request }.into()
+            Reschedule { target, due: fire, is_begun, request }.into()
         }
         Kind::ExtendDeadline => ExtendDeadline { target: target(r, &timer), deadline: fire, request }.into(),
         Kind::Again | Kind::Take => {

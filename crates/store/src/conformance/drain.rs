@@ -25,13 +25,7 @@ fn cancel(id: TimerId) -> Op {
 }
 
 fn reschedule(id: TimerId, due: Time) -> Op {
-    Op::Reschedule(Reschedule {
-        target: Target::Id(id),
-        due,
-        is_begun: false,
-        is_past_deadline: false,
-        request: RequestId(unique()),
-    })
+    Op::Reschedule(Reschedule { target: Target::Id(id), due, is_begun: false, request: RequestId(unique()) })
 }
 
 /// Timers at all distances, some with keys, every third at most once.

@@ -1,9 +1,9 @@
 //! Every operation on a timer in every place, against the reference: the answer, the answer to a
 //! repeat, and everything that can be seen afterwards.
 //!
-//! Each test goes through all [`SPOTS`] with a few forms of one operation, one with some of each. A spot is reached the
-//! way an owner gets there, over two epochs, so that *earlier* and *this* epoch, *covered* and
-//! *fresh* are all met.
+//! Each test goes through all [`SPOTS`] with a few forms of one operation, one with some of each. A
+//! spot is reached the way an owner gets there, over two epochs, so that *earlier* and *this*
+//! epoch, *covered* and *fresh* are all met.
 
 use mtimer_types::{DeadReason, KeyPolicy, Target, Time, Timer, TimerId};
 
@@ -181,13 +181,7 @@ fn cancel(id: TimerId, sent_attempt: Option<u32>) -> Op {
 }
 
 fn reschedule(id: TimerId, due: Time, is_begun: bool) -> Op {
-    Op::Reschedule(Reschedule {
-        target: Target::Id(id),
-        due,
-        is_begun,
-        is_past_deadline: false,
-        request: RequestId(unique()),
-    })
+    Op::Reschedule(Reschedule { target: Target::Id(id), due, is_begun, request: RequestId(unique()) })
 }
 
 fn by_key(timer: &Timer) -> Target {
@@ -318,13 +312,7 @@ pub(super) async fn reschedule_by_id(kit: Kit) {
 
 pub(super) async fn reschedule_by_key(kit: Kit) {
     let reschedule = |t: &Timer, due| {
-        Op::Reschedule(Reschedule {
-            target: by_key(t),
-            due,
-            is_begun: false,
-            is_past_deadline: false,
-            request: RequestId(unique()),
-        })
+        Op::Reschedule(Reschedule { target: by_key(t), due, is_begun: false, request: RequestId(unique()) })
     };
     on_every_spot(kit, &[&|t, now| reschedule(t, now + 2 * SECOND), &|t, now| reschedule(t, now + YEAR)])
         .await;

@@ -141,12 +141,12 @@ impl Model {
                 self.requests.insert(request.0, Answer::Cancel(to_repeat));
                 Answer::Cancel(answer)
             }
-            Op::Reschedule(op) => {
-                if let Some(old) = self.requests.get(&op.request.0) {
+            Op::Reschedule(Reschedule { target, due, is_begun, request }) => {
+                if let Some(old) = self.requests.get(&request.0) {
                     return old.clone();
                 }
-                let answer = Answer::Reschedule(self.reschedule(now, op));
-                self.requests.insert(op.request.0, answer.clone());
+                let answer = Answer::Reschedule(self.reschedule(now, target, *due, *is_begun));
+                self.requests.insert(request.0, answer.clone());
                 answer
             }
             Op::ExtendDeadline(op) => {
@@ -270,14 +270,13 @@ impl Model {
         !e.waits() || self.attempt(e) > 1 || e.progress.stopped
     }
 
-    fn reschedule(&mut self, now: Time, op: &Reschedule) -> RescheduleAnswer {
-        let (due, is_begun) = (op.due, op.is_begun);
-        let Some(id) = self.find(&op.target) else { return RescheduleAnswer::NotFound };
+    fn reschedule(&mut self, now: Time, target: &Target, due: Time, is_begun: bool) -> RescheduleAnswer {
+        let Some(id) = self.find(target) else { return RescheduleAnswer::NotFound };
         if is_begun || self.has_begun(id) {
             return RescheduleAnswer::TooLate(id);
         }
         let e = self.timers.get_mut(&id).unwrap();
-        if op.is_past_deadline || e.timer.deadline.is_some_and(|deadline| deadline < due) {
+        if e.timer.deadline.is_some_and(|deadline| deadline < due) {
             return RescheduleAnswer::PastDeadline(id);
         }
         e.timer.due = due;

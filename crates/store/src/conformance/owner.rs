@@ -147,11 +147,7 @@ impl Owner {
         is_begun: bool,
         request: RequestId,
     ) -> RescheduleAnswer {
-        answer_of!(
-            self,
-            Reschedule,
-            Op::Reschedule(Reschedule { target, due, is_begun, is_past_deadline: false, request })
-        )
+        answer_of!(self, Reschedule, Op::Reschedule(Reschedule { target, due, is_begun, request }))
     }
 
     pub(super) async fn reschedule(&self, id: TimerId, due: Time) -> RescheduleAnswer {

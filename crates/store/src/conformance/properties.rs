@@ -1,5 +1,5 @@
-//! What suites expect of each operation: its properties, stated once more, and trials of it, each on
-//! a timer that is where the operation changes something.
+//! What suites expect of each operation: its properties, stated once more, and trials of it, each
+//! on a timer that is where the operation changes something.
 //!
 //! Suites and simulations compare a store's behaviour with this, not with the operations' own
 //! statements. Those of faults, of former owners and of full stores go through all trials.
@@ -177,9 +177,7 @@ fn requests(source: &impl TrialSource) -> Vec<Trial> {
         Trial { name, before, op, answer: Answer::Cancel(answer) }
     };
     let reschedule = |name, timer: &Timer, target| {
-        let op =
-            Reschedule { target, due, is_begun: false, is_past_deadline: false, request: source.request() }
-                .into();
+        let op = Reschedule { target, due, is_begun: false, request: source.request() }.into();
         let answer = Answer::Reschedule(RescheduleAnswer::Rescheduled(timer.id));
         Trial { name, before: vec![schedule(timer)], op, answer }
     };

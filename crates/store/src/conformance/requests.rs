@@ -282,13 +282,7 @@ pub(super) async fn a_repeat_in_one_batch_counts_once(mut kit: Kit) {
     owner.add(&timer).await;
     let (there, back) = (RequestId(unique()), RequestId(unique()));
     let reschedule = |due, request| {
-        Op::Reschedule(Reschedule {
-            target: Target::Id(timer.id),
-            due,
-            is_begun: false,
-            is_past_deadline: false,
-            request,
-        })
+        Op::Reschedule(Reschedule { target: Target::Id(timer.id), due, is_begun: false, request })
     };
     let ops = vec![
         reschedule(kit.now + HOUR, there),

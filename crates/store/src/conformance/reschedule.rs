@@ -119,29 +119,16 @@ pub(super) async fn in_one_batch_with_its_schedule_and_end(mut kit: Kit) {
     let request = || crate::RequestId(unique());
     let ops = vec![
         super::values::schedule_op(&timer),
-        Op::Reschedule(Reschedule {
-            target: target(),
-            due: kit.now,
-            is_begun: false,
-            is_past_deadline: false,
-            request: request(),
-        }),
+        Op::Reschedule(Reschedule { target: target(), due: kit.now, is_begun: false, request: request() }),
         Op::Park(Park { id: timer.id, failed: 0 }),
         Op::Reschedule(Reschedule {
             target: target(),
             due: kit.now + HOUR,
             is_begun: false,
-            is_past_deadline: false,
             request: request(),
         }),
         Op::settle(timer.id, Verdict::Ack),
-        Op::Reschedule(Reschedule {
-            target: target(),
-            due: kit.now,
-            is_begun: false,
-            is_past_deadline: false,
-            request: request(),
-        }),
+        Op::Reschedule(Reschedule { target: target(), due: kit.now, is_begun: false, request: request() }),
     ];
     let moved = Answer::Reschedule(RescheduleAnswer::Rescheduled(timer.id));
     let gone = Answer::Reschedule(RescheduleAnswer::NotFound);
@@ -200,7 +187,6 @@ pub(super) async fn a_thousand_at_once(mut kit: Kit) {
             target: mtimer_types::Target::Id(t.id),
             due: kit.now + DAY + n * MINUTE,
             is_begun: false,
-            is_past_deadline: false,
             request: crate::RequestId(unique()),
         })
     });

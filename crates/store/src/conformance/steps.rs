@@ -113,13 +113,7 @@ pub(super) async fn timers_that_move_between_the_steps_are_not_lost(kit: Kit) {
         let moved = &timers[(round * 5) as usize];
         let (request, is_begun) = (RequestId(unique()), false);
         let due = now + (round * 977) % (5 * SECOND);
-        let op = Op::Reschedule(Reschedule {
-            target: Target::Id(moved.id),
-            due,
-            is_begun,
-            is_past_deadline: false,
-            request,
-        });
+        let op = Op::Reschedule(Reschedule { target: Target::Id(moved.id), due, is_begun, request });
         let load = Load { until, max_timers: 4, max_bytes: MIB, claim: None };
         pair.load(load, vec![vec![op]]).await.unwrap();
     }

@@ -23,7 +23,7 @@ pub trait Memory {
     /// Whether an attempt of the timer that has a key may have begun.
     fn may_have_begun(&self, dest: &Destination, key: &Key) -> bool;
 
-    /// The deadline of a timer, if it is in memory and has one.
+    /// The deadline of a timer that is in memory, if it is certain to have the same in the store.
     fn deadline(&self, id: TimerId) -> Option<Time>;
 }
 

@@ -66,13 +66,8 @@ impl Repeated for CancelAnswer {
         }
     }
 
-    fn recall(remembered: RememberedAnswer) -> Option<Self> {
-        match (remembered.letter, remembered.id) {
-            (b'X', Some(id)) => Some(Self::Cancelled(id)),
-            (b'L', Some(id)) => Some(Self::TooLate(id)),
-            (b'F', None) => Some(Self::NotFound),
-            _ => None,
-        }
+    fn recalled(id: TimerId) -> impl IntoIterator<Item = Self> {
+        [Self::Cancelled(id), Self::TooLate(id), Self::NotFound]
     }
 }
 

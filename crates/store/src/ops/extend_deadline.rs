@@ -49,14 +49,8 @@ impl Repeated for ExtendDeadlineAnswer {
         }
     }
 
-    fn recall(remembered: RememberedAnswer) -> Option<Self> {
-        match (remembered.letter, remembered.id) {
-            (b'E', Some(id)) => Some(Self::Extended(id)),
-            (b'T', Some(id)) => Some(Self::TooLate(id)),
-            (b'B', Some(id)) => Some(Self::BeforeNext(id)),
-            (b'N', None) => Some(Self::NotFound),
-            _ => None,
-        }
+    fn recalled(id: TimerId) -> impl IntoIterator<Item = Self> {
+        [Self::Extended(id), Self::TooLate(id), Self::BeforeNext(id), Self::NotFound]
     }
 }
 
@@ -88,15 +82,12 @@ impl Operation for ExtendDeadline {
 fn extend<T: Table>(table: &mut T, edit: &ExtendDeadline) -> Result<ExtendDeadlineAnswer, T::Error> {
     let Some(id) = resolve(table, &edit.target)? else { return Ok(ExtendDeadlineAnswer::NotFound) };
     let Some(row) = table.row(id)? else { return Ok(ExtendDeadlineAnswer::NotFound) };
-    match row.at {
-        At::Pending { .. } | At::Parked if !row.record.progress.stopped => {}
+    let next = match row.at {
+        At::Pending { fire, .. } if !row.record.progress.stopped => fire,
+        At::Parked if !row.record.progress.stopped => row.record.timer.due,
         At::Pending { .. } | At::Parked | At::Taken { .. } | At::Unconfirmed { .. } | At::Dead { .. } => {
             return Ok(ExtendDeadlineAnswer::TooLate(id));
         }
-    }
-    let next = match row.at {
-        At::Pending { fire, .. } => fire.max(row.record.timer.due),
-        At::Parked | At::Taken { .. } | At::Unconfirmed { .. } | At::Dead { .. } => row.record.timer.due,
     };
     if edit.deadline < next {
         return Ok(ExtendDeadlineAnswer::BeforeNext(id));

@@ -22,9 +22,6 @@ pub struct Reschedule {
     pub due: Time,
     /// The owner has an unsettled delivery of it, or knows of an earlier one.
     pub is_begun: bool,
-    /// The owner knows a deadline that is before the new time, and so has not held the timer. It
-    /// may have another one by now; the timer is not moved all the same.
-    pub is_past_deadline: bool,
     /// For repeats.
     pub request: RequestId,
 }
@@ -52,14 +49,8 @@ impl Repeated for RescheduleAnswer {
         }
     }
 
-    fn recall(remembered: RememberedAnswer) -> Option<Self> {
-        match (remembered.letter, remembered.id) {
-            (b'H', Some(id)) => Some(Self::Rescheduled(id)),
-            (b'M', Some(id)) => Some(Self::TooLate(id)),
-            (b'P', Some(id)) => Some(Self::PastDeadline(id)),
-            (b'G', None) => Some(Self::NotFound),
-            _ => None,
-        }
+    fn recalled(id: TimerId) -> impl IntoIterator<Item = Self> {
+        [Self::Rescheduled(id), Self::TooLate(id), Self::PastDeadline(id), Self::NotFound]
     }
 }
 
@@ -98,7 +89,7 @@ fn reschedule<T: Table>(
     if edit.is_begun || !has_not_begun(ctx, &row) {
         return Ok(RescheduleAnswer::TooLate(id));
     }
-    if edit.is_past_deadline || row.record.timer.is_past_deadline(edit.due) {
+    if row.record.timer.is_past_deadline(edit.due) {
         return Ok(RescheduleAnswer::PastDeadline(id));
     }
     let mut record = row.record.clone();
@@ -113,18 +104,16 @@ impl Asked for asked::Reschedule {
     const CHANGES_UNHELD: bool = false;
 
     fn holds(&self, memory: &impl Memory) -> bool {
-        // The store refuses to move these.
-        let Reschedule { is_begun, is_past_deadline, .. } = self.complete(memory, Time::ZERO);
-        !is_begun && !is_past_deadline
+        // The store is certain to refuse to move these.
+        let is_unmovable =
+            |id| memory.has_begun(id) || memory.deadline(id).is_some_and(|deadline| deadline < self.due);
+        !memory.named(&self.target).is_some_and(is_unmovable)
     }
 
     fn complete(&self, memory: &impl Memory, _: Time) -> Reschedule {
-        let id = memory.named(&self.target);
-        let is_begun = id.is_some_and(|id| memory.has_begun(id));
-        let is_past_deadline =
-            id.and_then(|id| memory.deadline(id)).is_some_and(|deadline| deadline < self.due);
+        let is_begun = memory.named(&self.target).is_some_and(|id| memory.has_begun(id));
         let (target, request) = (self.target.clone(), RequestId(self.request));
-        Reschedule { target, due: self.due, is_begun, is_past_deadline, request }
+        Reschedule { target, due: self.due, is_begun, request }
     }
 
     fn applied(&self, answer: RescheduleAnswer) -> Applied {

@@ -64,7 +64,8 @@ pub enum Verdict {
     },
     /// Its deadline passes before it is sent: removes a pending or parked timer, or one that this
     /// epoch has taken and not sent (nor unconfirmed), frees its key, leaves [`Ended::Expired`].
-    /// Gone if it is anywhere else, or its deadline is not before `next`: it has another one by now.
+    /// Gone if it is anywhere else, or its deadline is not before `next`: it may have another one
+    /// by now.
     Expired {
         /// When its next delivery would begin.
         next: Time,

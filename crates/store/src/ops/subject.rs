@@ -73,11 +73,7 @@ mod tests {
         let edits = |target: Target| {
             let (request, due) = (RequestId(1), Time::from_ms(5));
             let cancel = Op::Cancel(Cancel { target: target.clone(), sent_attempt: None, request });
-            [
-                cancel,
-                Op::Reschedule(Reschedule { target, due, is_begun: false, is_past_deadline: false, request }),
-            ]
-            .map(|op| op.id())
+            [cancel, Op::Reschedule(Reschedule { target, due, is_begun: false, request })].map(|op| op.id())
         };
         assert_eq!(edits(id.into()), [Some(id); 2]);
         assert_eq!(edits(key), [None; 2]);

@@ -61,13 +61,7 @@ impl Bench {
     fn reschedule(&mut self, id: TimerId, due: u64, is_begun: bool) -> RescheduleAnswer {
         self.requests += 1;
         let (due, request) = (Time::from_ms(due), RequestId(self.requests));
-        match self.apply(Op::Reschedule(Reschedule {
-            target: Target::Id(id),
-            due,
-            is_begun,
-            is_past_deadline: false,
-            request,
-        })) {
+        match self.apply(Op::Reschedule(Reschedule { target: Target::Id(id), due, is_begun, request })) {
             Answer::Reschedule(answer) => answer,
             other => panic!("{other:?}"),
         }
@@ -310,19 +304,6 @@ fn a_request_is_answered_the_same_way_for_the_horizon() {
 }
 
 #[test]
-fn a_timer_that_its_owner_has_not_held_for_its_deadline_is_not_moved() {
-    let mut b = Bench::new();
-    let id = b.given(&timer(1, 60_000));
-    let (target, due) = (Target::Id(id), Time::from_ms(70_000));
-    let op = Reschedule { target, due, is_begun: false, is_past_deadline: true, request: RequestId(1) };
-    let refused = Answer::Reschedule(RescheduleAnswer::PastDeadline(id));
-    assert_eq!(b.apply(op.clone().into()), refused);
-    let repeat = Reschedule { is_past_deadline: false, ..op };
-    assert_eq!(b.apply(repeat.into()), refused, "a repeat");
-    assert_eq!(b.at(id), pending(60_000, 0));
-}
-
-#[test]
 fn a_repeated_reschedule_does_not_undo_a_later_one() {
     let mut b = Bench::new();
     let id = b.given(&timer(1, 60_000));
@@ -331,7 +312,6 @@ fn a_repeated_reschedule_does_not_undo_a_later_one() {
             target: Target::Id(id),
             due: Time::from_ms(due),
             is_begun: false,
-            is_past_deadline: false,
             request: RequestId(n),
         })
     };

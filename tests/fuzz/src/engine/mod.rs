@@ -10,6 +10,7 @@
 //! to an end.
 
 mod answers;
+mod asked;
 mod backend;
 mod input;
 mod ledger;

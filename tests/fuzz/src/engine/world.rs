@@ -3,18 +3,13 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use mtimer_core::{Effect, Engine, EngineOptions, Input, Now, SessionEvent, SessionId};
-use mtimer_protocol::sample::Source;
 use mtimer_protocol::{
     BrokerEntry, Delivery, OpReply, Query, QueryAnswer, Request, RequestOp, ServerMessage, Settlement,
-    Topology, sample,
+    Topology,
 };
 use mtimer_store::{Health, LaneError};
-use mtimer_types::{
-    Destination, Epoch, Extensions, HandlerOutcome, Headers, Key, KeyPolicy, Mode, PartitionId, RetryTiers,
-    Target, Term, Time, Timer, TimerId,
-};
+use mtimer_types::{Destination, Epoch, HandlerOutcome, Key, PartitionId, RetryTiers, Term, Time};
 
 use super::backend::{Acquired, Backend, Known};
 use super::input::Program;
@@ -26,8 +21,6 @@ const APPS: [&str; 3] = ["a", "b", "c"];
 const ADDRESS: &str = "a:1";
 /// Steps of one program at most.
 const MAX_STEPS: usize = 300;
-/// Timers that a program makes at most.
-const MAX_TIMERS: usize = 64;
 
 struct Client {
     session: SessionId,
@@ -46,7 +39,7 @@ pub(super) struct World<B: Backend> {
     clients: [Option<Client>; SLOTS],
     sessions: u64,
     corr: u64,
-    requests: u64,
+    pub(super) requests: u64,
     /// Deliveries to clients, the latest last.
     deliveries: Vec<(SessionId, Delivery)>,
     /// What the last view of the broker said.
@@ -62,7 +55,7 @@ pub(super) fn dest(n: usize) -> Destination {
     Destination::new("g", APPS[n % APPS.len()]).expect("these names are valid")
 }
 
-fn key(n: usize) -> Option<Key> {
+pub(super) fn key(n: usize) -> Option<Key> {
     ["", "k", "l", "m"].get(n % 4).and_then(|k| Key::new(k).ok())
 }
 
@@ -258,82 +251,6 @@ impl<B: Backend> World<B> {
             client.unanswered.insert(corr, ops.len());
         }
         self.input(Input::Session(session, SessionEvent::Request(Request { corr, first_sent, ops })));
-    }
-
-    fn operation(&mut self, program: &mut Program<'_>) -> RequestOp {
-        let byte = program.byte();
-        let nth = match byte {
-            // Each operation in turn, new ones included. Other bytes keep their meaning when one
-            // comes, so that the corpus keeps its value.
-            240.. => usize::from(byte - 240),
-            _ => [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 3, 4][usize::from(byte % 16)],
-        };
-        let repeats = matches!(byte % 16, 6 | 7);
-        RequestOp::arbitrary(nth, &mut Drawn { world: self, program, repeats })
-    }
-
-    fn due(&mut self, program: &mut Program<'_>) -> Time {
-        let byte = u64::from(program.byte());
-        self.known.now.time + [0, 1, 5, 20, 100, 400, 1_500, 6_000][(byte % 8) as usize] + byte / 8
-    }
-
-    pub(super) fn new_timer(&mut self, program: &mut Program<'_>) -> Arc<Timer> {
-        if self.known.timers.len() >= MAX_TIMERS {
-            return self.repeated(program);
-        }
-        let shape = usize::from(program.byte());
-        let (dest, key, due) = (dest(shape / 4), key(shape), self.due(program));
-        let mode = if shape & 0x40 == 0 { Mode::AtLeastOnce } else { Mode::AtMostOnce };
-        let byte = program.byte();
-        let partition = match &key {
-            Some(key) => PartitionId::of_key(&dest, key, PARTITIONS),
-            None => PartitionId(u16::from(byte) % PARTITIONS),
-        };
-        let random = self.known.timers.len() as u64;
-        let timer = Arc::new(Timer {
-            id: TimerId::new(due, self.known.now.time, partition, random),
-            dest,
-            key,
-            due,
-            mode,
-            deadline: (shape & 0x80 != 0).then(|| due + u64::from(byte) * 8),
-            callback_timeout_ms: (byte & 2 != 0).then_some(200),
-            retry: (byte & 4 != 0).then(|| RetryTiers(vec![50])),
-            payload: Bytes::from_static(&[7; 64]).slice(..usize::from(byte % 64)),
-            headers: if byte & 8 != 0 {
-                Headers::new([("h", "7")]).unwrap_or_default()
-            } else {
-                Headers::NONE
-            },
-            extensions: if byte & 16 != 0 { sample::extensions() } else { Extensions::NONE },
-        });
-        self.known.timers.push(timer.clone());
-        timer
-    }
-
-    /// A timer that was asked for, as it was or with other content.
-    fn repeated(&mut self, program: &mut Program<'_>) -> Arc<Timer> {
-        let other = program.flag();
-        match program.pick(&self.known.timers).cloned() {
-            Some(timer) if other => {
-                Arc::new(Timer { payload: Bytes::from_static(b"other"), ..(*timer).clone() })
-            }
-            Some(timer) => timer,
-            None => self.new_timer(program),
-        }
-    }
-
-    fn id(&mut self, program: &mut Program<'_>) -> TimerId {
-        let unknown = TimerId::new(self.known.now.time, self.known.now.time, PartitionId(0), u64::MAX);
-        program.pick(&self.known.timers).map_or(unknown, |t| t.id)
-    }
-
-    fn target(&mut self, program: &mut Program<'_>) -> Target {
-        let byte = usize::from(program.byte());
-        match key(byte / 8).filter(|_| byte.is_multiple_of(2)) {
-            Some(key) => Target::Key(dest(byte), key),
-            None => Target::Id(self.id(program)),
-        }
     }
 
     fn settle(&mut self, program: &mut Program<'_>) {
@@ -579,43 +496,6 @@ impl<B: Backend> World<B> {
             assert!(client.unanswered.is_empty(), "requests without a reply: {:?}", client.unanswered);
             assert!(client.unsettled.is_empty(), "settlements without an answer: {:?}", client.unsettled);
         }
-    }
-}
-
-/// The parts of an operation, by the next bytes of a program.
-struct Drawn<'a, 'p, B: Backend> {
-    world: &'a mut World<B>,
-    program: &'a mut Program<'p>,
-    /// A timer is one that was asked for before.
-    repeats: bool,
-}
-
-impl<B: Backend> Source for Drawn<'_, '_, B> {
-    fn timer(&mut self) -> (Arc<Timer>, KeyPolicy) {
-        let timer = match self.repeats {
-            true => self.world.repeated(self.program),
-            false => self.world.new_timer(self.program),
-        };
-        (timer, self.program.one([KeyPolicy::Create, KeyPolicy::Replace, KeyPolicy::Keep]))
-    }
-
-    fn target(&mut self) -> Target {
-        self.world.target(self.program)
-    }
-
-    fn retained(&mut self) -> TimerId {
-        self.world.id(self.program)
-    }
-
-    fn time(&mut self) -> Time {
-        self.world.due(self.program)
-    }
-
-    /// Another number for each: a repeated one gets the answer of the first time, which proves
-    /// nothing.
-    fn request(&mut self) -> u64 {
-        self.world.requests += 1;
-        self.world.requests
     }
 }
 

@@ -315,3 +315,27 @@ fn what_is_moved_beyond_a_deadline_that_is_being_extended_does_not_fire_at_its_o
     let is_moved = replies[1] == RescheduleReply::Rescheduled(timer.id).into();
     assert!(!is_moved || sent == 0, "moved, and sent at its old time: {replies:?}");
 }
+
+#[test]
+fn a_timer_whose_deadline_was_extended_can_be_moved_beyond_the_old_one_at_once() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 1);
+    let timer = with_deadline(&mut rig, 30, 50);
+    rig.schedule(1, timer.clone());
+    rig.run(5);
+    rig.take_replies();
+    rig.answers_wait = true;
+    ask_extension(&mut rig, timer.id, 10_000);
+    rig.run(5);
+    // The extension is answered; the timer has not been read since.
+    rig.hear_answers();
+    rig.turn();
+    assert_eq!(rig.take_replies(), [ExtendDeadlineReply::Extended(timer.id).into()]);
+    let due = timer.due + 5_000;
+    rig.ask(1, vec![Reschedule { target: timer.id.into(), due, request: 2 }.into()]);
+    rig.run(40);
+    assert_eq!(rig.take_deliveries(), [], "at its old time");
+    rig.answers_wait = false;
+    rig.run(5);
+    assert_eq!(rig.take_replies(), [RescheduleReply::Rescheduled(timer.id).into()]);
+}

@@ -127,7 +127,6 @@ fn the_holder_of_a_key_takes_a_second_round() {
         target: by_key(),
         due,
         is_begun: false,
-        is_past_deadline: false,
         request: RequestId(5),
     })]);
     assert_eq!(b.rounds, 2);
@@ -245,7 +244,6 @@ fn only_what_is_stored_by_an_operation_that_adds_adds() {
         target,
         due: Time::from_ms(80_000),
         is_begun: false,
-        is_past_deadline: false,
         request: RequestId(9),
     });
     b.turn(&[schedule(&plain(4))]);
