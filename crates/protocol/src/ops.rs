@@ -149,6 +149,35 @@ macro_rules! operations {
                 all
             }
         }
+
+        #[cfg(test)]
+        mod tests {
+            use super::*;
+
+            /// Whether the reply is turned into an `R`, and back into itself; if not, it is given
+            /// back as it was.
+            fn turned<R>(reply: &OpReply) -> bool
+            where
+                R: Into<OpReply> + TryFrom<OpReply, Error = OpReply>,
+            {
+                let own = R::try_from(reply.clone());
+                let is_own = own.is_ok();
+                assert_eq!(own.map_or_else(|other| other, Into::into), *reply);
+                is_own
+            }
+
+            #[test]
+            fn a_reply_is_turned_into_that_of_its_own_operation_alone() {
+                let of_none = [
+                    OpReply::Failed { code: ErrorCode::Invalid, message: String::new() },
+                    OpReply::Moved { owner: String::new() },
+                ];
+                for reply in OpReply::samples().into_iter().chain(of_none) {
+                    let own = [$(matches!(reply, OpReply::$name(_))),*];
+                    assert_eq!([$(turned::<$reply>(&reply)),*], own, "{reply:?}");
+                }
+            }
+        }
     };
 }
 

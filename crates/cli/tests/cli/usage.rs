@@ -10,55 +10,32 @@ fn help_lists_the_exit_codes_and_every_command_has_one_with_an_example() {
     for part in ["Exit codes:", "6  too-late", "130  interrupted", "mtimer demo"] {
         assert!(help.contains(part), "{part}: {help}");
     }
-    let commands = [
-        "demo",
-        "dev",
-        "broker",
-        "schedule",
-        "get",
-        "cancel",
-        "reschedule",
-        "extend-deadline",
-        "listen",
-        "dead",
-        "ping",
-        "status",
-        "repair",
-        "bench",
-        "dead list",
-        "dead get",
-        "dead replay",
-        "dead purge",
-        "dead unconfirmed",
-        "cluster",
-        "cluster status",
-        "cluster drain",
-        "cluster remove",
-        "token grant",
-        "token rotate",
-        "completions",
-        "man",
-        "bench schedule",
-        "bench fire",
-        "bench lifecycle",
-        "bench lateness",
-        "bench cancel",
-        "bench reschedule",
-        "bench burst",
-        "bench memory",
-        "bench idle",
-        "bench single",
-    ];
-    for command in commands {
+    let mut ahead: Vec<String> = commands_of(&help).map(str::to_owned).collect();
+    let mut seen = Vec::new();
+    while let Some(command) = ahead.pop() {
         let args: Vec<&str> = command.split(' ').chain(["--help"]).collect();
         let help = run(&args).ok().out;
+        ahead.extend(commands_of(&help).map(|below| format!("{command} {below}")));
         assert!(help.contains("--json") && help.contains("Usage: mtimer"), "{command}: {help}");
         let example = format!("mtimer {command}");
         assert!(help.lines().any(|line| line.trim_start().starts_with(&example)), "{command}: {help}");
+        seen.push(command);
+    }
+    for some in ["schedule", "dead purge", "bench single"] {
+        assert!(seen.iter().any(|command| command == some), "{some} is not among {seen:?}");
     }
     assert!(run(&["bench", "--help"]).ok().out.contains("mtimer bench fire --fail 10"));
     assert!(run(&["broker", "--help"]).ok().out.contains("[default: 127.0.0.1:7400]"));
     assert_eq!(run(&["--version"]).ok().out.trim(), concat!("mtimer ", env!("CARGO_PKG_VERSION")));
+}
+
+/// The commands that a help lists.
+fn commands_of(help: &str) -> impl Iterator<Item = &str> {
+    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let names = listed.take_while(|line| !line.is_empty()).filter_map(|line| line.strip_prefix("  "));
+    names
+        .filter_map(|line| line.split_once(' ').map(|(name, _)| name))
+        .filter(|name| !["", "help"].contains(name))
 }
 
 #[test]

@@ -5,17 +5,11 @@ use std::sync::Arc;
 
 use mtimer_core::{Call, CallAnswer};
 use mtimer_protocol::Delivery;
-use mtimer_store::conformance::properties;
-use mtimer_store::ops::{
-    Cancel, ExtendDeadline, ExtendDeadlineAnswer, MoveAnswer, PurgeAnswer, ReplayAnswer, Reschedule,
-    Schedule, Settle, SettleAnswer, TrimAnswer,
-};
 use mtimer_store::{
-    Answer, CancelAnswer, Census, DeadLetter, Health, InFlight, LaneError, ListPage, Listed, Listing, Loaded,
-    LoadedTimer, Op, Page, Place, Progress, Record, Refusal, RescheduleAnswer, ScheduleAnswer, Taken,
-    Unconfirmed, Verdict,
+    Census, DeadLetter, Health, InFlight, LaneError, ListPage, Listed, Listing, Loaded, LoadedTimer, Page,
+    Place, Progress, Record, Taken, Unconfirmed,
 };
-use mtimer_types::{DeadReason, Destination, Ended, Epoch, PartitionId, Target, Time, Timer, TimerId};
+use mtimer_types::{DeadReason, Destination, Epoch, PartitionId, Target, Time, Timer, TimerId};
 
 use super::backend::{Acquired, Backend, Known};
 use super::input::Program;
@@ -93,7 +87,7 @@ fn near(known: &Known, program: &mut Program<'_>) -> Time {
 }
 
 /// What there is to answer with.
-struct Content<'a> {
+pub(super) struct Content<'a> {
     timers: Vec<Arc<Timer>>,
     known: &'a Known,
     epoch: u64,
@@ -166,80 +160,12 @@ impl Content<'_> {
         Epoch(self.epoch.saturating_sub(u64::from(program.byte() & 1)))
     }
 
-    fn applied(&self, op: &Op, program: &mut Program<'_>) -> Answer {
-        let byte = program.byte();
-        if byte >= 0xf0 {
-            let adds = properties::adds(op);
-            return Answer::Refused(match byte % 3 {
-                0 if adds => Refusal::OutOfMemory,
-                1 => Refusal::NotReplicated,
-                _ => Refusal::ReadOnly,
-            });
-        }
-        let is_done = byte & 1 == 0;
-        let moved = if is_done { MoveAnswer::Done } else { MoveAnswer::Gone };
-        match op {
-            Op::Schedule(Schedule { timer, .. }) => {
-                let other = self.id(program).filter(|id| timer.key.is_some() && *id != timer.id);
-                Answer::Schedule(match (byte % 8, other) {
-                    (4, Some(id)) => ScheduleAnswer::Scheduled { new: true, replaced: Some(id) },
-                    (5, Some(id)) => ScheduleAnswer::Kept { id, begun: program.byte() & 1 == 0 },
-                    (6, Some(id)) => ScheduleAnswer::KeyTaken(id),
-                    (3, _) => ScheduleAnswer::Scheduled { new: false, replaced: None },
-                    (7, _) => ScheduleAnswer::Ended(Ended::from_u8(byte / 8 % 6).unwrap_or(Ended::Dead)),
-                    (2, _) if byte > 0x80 => ScheduleAnswer::Conflict,
-                    _ => ScheduleAnswer::Scheduled { new: true, replaced: None },
-                })
-            }
-            Op::Cancel(Cancel { target, .. }) => {
-                Answer::Cancel(match (byte % 4, self.named(target, program)) {
-                    (0 | 1, Some(id)) => CancelAnswer::Cancelled(id),
-                    (2, Some(id)) if byte & 4 != 0 => CancelAnswer::Died { id, failed: u32::from(byte / 8) },
-                    (2, Some(id)) => CancelAnswer::TooLate(id),
-                    _ => CancelAnswer::NotFound,
-                })
-            }
-            Op::Reschedule(Reschedule { target, .. }) => {
-                Answer::Reschedule(match (byte % 4, self.named(target, program)) {
-                    (0, Some(id)) => RescheduleAnswer::Rescheduled(id),
-                    (1, Some(id)) => RescheduleAnswer::TooLate(id),
-                    (2, Some(id)) => RescheduleAnswer::PastDeadline(id),
-                    _ => RescheduleAnswer::NotFound,
-                })
-            }
-            Op::ExtendDeadline(ExtendDeadline { target, .. }) => {
-                Answer::ExtendDeadline(match (byte % 4, self.named(target, program)) {
-                    (0, Some(id)) => ExtendDeadlineAnswer::Extended(id),
-                    (1, Some(id)) => ExtendDeadlineAnswer::TooLate(id),
-                    (2, Some(id)) => ExtendDeadlineAnswer::BeforeNext(id),
-                    _ => ExtendDeadlineAnswer::NotFound,
-                })
-            }
-            Op::Settle(Settle { verdict, .. }) => Answer::Settle(match verdict {
-                Verdict::Retry { .. } if byte % 8 == 2 => SettleAnswer::Died,
-                Verdict::Retry { .. } if byte % 8 == 6 => SettleAnswer::Expired,
-                _ if is_done => SettleAnswer::Done,
-                _ => SettleAnswer::Gone,
-            }),
-            Op::Replay(_) => Answer::Replay(match self.id(program).filter(|_| byte % 4 == 3) {
-                Some(holder) => ReplayAnswer::KeyTaken(holder),
-                None if is_done => ReplayAnswer::Done,
-                None => ReplayAnswer::Gone,
-            }),
-            Op::Purge(_) => Answer::Purge(if is_done { PurgeAnswer::Done } else { PurgeAnswer::Gone }),
-            Op::Take(_) => Answer::Take(moved),
-            Op::Park(_) => Answer::Park(moved),
-            Op::Unpark(_) => Answer::Unpark(moved),
-            Op::Trim(_) => Answer::Trim(TrimAnswer { removed: u32::from(byte), more: byte & 1 == 1 }),
-        }
-    }
-
-    fn id(&self, program: &mut Program<'_>) -> Option<TimerId> {
+    pub(super) fn id(&self, program: &mut Program<'_>) -> Option<TimerId> {
         program.pick(&self.timers).map(|t| t.id)
     }
 
     /// The timer that a target names, or, of a key, any.
-    fn named(&self, target: &Target, program: &mut Program<'_>) -> Option<TimerId> {
+    pub(super) fn named(&self, target: &Target, program: &mut Program<'_>) -> Option<TimerId> {
         match target {
             Target::Id(id) => Some(*id),
             Target::Key(..) => self.id(program),

@@ -7,7 +7,7 @@
 //! an epoch that rises. Two stores stand behind the engine: one whose answers have any content
 //! (`answers`), so that nothing may depend on what a store says, and the in-memory model (`model`),
 //! which keeps the contract, so that promises can be checked (`ledger`) and everything has to come
-//! to an end.
+//! to an end. What both know of each operation is in `operations`.
 
 mod answers;
 mod asked;
@@ -15,6 +15,7 @@ mod backend;
 mod input;
 mod ledger;
 mod model;
+mod operations;
 mod world;
 
 pub(crate) use answers::any_answers;

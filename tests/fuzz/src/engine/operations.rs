@@ -1,0 +1,164 @@
+//! What the fuzzer knows of each operation: the answers that there are, and what an answer promises.
+
+use mtimer_store::conformance::properties;
+use mtimer_store::ops::{
+    Cancel, ExtendDeadline, ExtendDeadlineAnswer, MoveAnswer, Purge, PurgeAnswer, Replay, ReplayAnswer,
+    Reschedule, Schedule, Settle, SettleAnswer, TrimAnswer,
+};
+use mtimer_store::{Answer, CancelAnswer, Op, Refusal, RescheduleAnswer, ScheduleAnswer, Verdict};
+use mtimer_types::{Ended, Target};
+
+use super::answers::Content;
+use super::input::Program;
+use super::ledger::{Fate, Ledger};
+
+impl Content<'_> {
+    /// Any answer to an operation.
+    pub(super) fn applied(&self, op: &Op, program: &mut Program<'_>) -> Answer {
+        let byte = program.byte();
+        if byte >= 0xf0 {
+            let adds = properties::adds(op);
+            return Answer::Refused(match byte % 3 {
+                0 if adds => Refusal::OutOfMemory,
+                1 => Refusal::NotReplicated,
+                _ => Refusal::ReadOnly,
+            });
+        }
+        let is_done = byte & 1 == 0;
+        let moved = if is_done { MoveAnswer::Done } else { MoveAnswer::Gone };
+        match op {
+            Op::Schedule(Schedule { timer, .. }) => {
+                let other = self.id(program).filter(|id| timer.key.is_some() && *id != timer.id);
+                Answer::Schedule(match (byte % 8, other) {
+                    (4, Some(id)) => ScheduleAnswer::Scheduled { new: true, replaced: Some(id) },
+                    (5, Some(id)) => ScheduleAnswer::Kept { id, begun: program.byte() & 1 == 0 },
+                    (6, Some(id)) => ScheduleAnswer::KeyTaken(id),
+                    (3, _) => ScheduleAnswer::Scheduled { new: false, replaced: None },
+                    (7, _) => ScheduleAnswer::Ended(Ended::from_u8(byte / 8 % 6).unwrap_or(Ended::Dead)),
+                    (2, _) if byte > 0x80 => ScheduleAnswer::Conflict,
+                    _ => ScheduleAnswer::Scheduled { new: true, replaced: None },
+                })
+            }
+            Op::Cancel(Cancel { target, .. }) => {
+                Answer::Cancel(match (byte % 4, self.named(target, program)) {
+                    (0 | 1, Some(id)) => CancelAnswer::Cancelled(id),
+                    (2, Some(id)) if byte & 4 != 0 => CancelAnswer::Died { id, failed: u32::from(byte / 8) },
+                    (2, Some(id)) => CancelAnswer::TooLate(id),
+                    _ => CancelAnswer::NotFound,
+                })
+            }
+            Op::Reschedule(Reschedule { target, .. }) => {
+                Answer::Reschedule(match (byte % 4, self.named(target, program)) {
+                    (0, Some(id)) => RescheduleAnswer::Rescheduled(id),
+                    (1, Some(id)) => RescheduleAnswer::TooLate(id),
+                    (2, Some(id)) => RescheduleAnswer::PastDeadline(id),
+                    _ => RescheduleAnswer::NotFound,
+                })
+            }
+            Op::ExtendDeadline(ExtendDeadline { target, .. }) => {
+                Answer::ExtendDeadline(match (byte % 4, self.named(target, program)) {
+                    (0, Some(id)) => ExtendDeadlineAnswer::Extended(id),
+                    (1, Some(id)) => ExtendDeadlineAnswer::TooLate(id),
+                    (2, Some(id)) => ExtendDeadlineAnswer::BeforeNext(id),
+                    _ => ExtendDeadlineAnswer::NotFound,
+                })
+            }
+            Op::Settle(Settle { verdict, .. }) => Answer::Settle(match verdict {
+                Verdict::Retry { .. } if byte % 8 == 2 => SettleAnswer::Died,
+                Verdict::Retry { .. } if byte % 8 == 6 => SettleAnswer::Expired,
+                _ if is_done => SettleAnswer::Done,
+                _ => SettleAnswer::Gone,
+            }),
+            Op::Replay(_) => Answer::Replay(match self.id(program).filter(|_| byte % 4 == 3) {
+                Some(holder) => ReplayAnswer::KeyTaken(holder),
+                None if is_done => ReplayAnswer::Done,
+                None => ReplayAnswer::Gone,
+            }),
+            Op::Purge(_) => Answer::Purge(if is_done { PurgeAnswer::Done } else { PurgeAnswer::Gone }),
+            Op::Take(_) => Answer::Take(moved),
+            Op::Park(_) => Answer::Park(moved),
+            Op::Unpark(_) => Answer::Unpark(moved),
+            Op::Trim(_) => Answer::Trim(TrimAnswer { removed: u32::from(byte), more: byte & 1 == 1 }),
+        }
+    }
+}
+
+impl Ledger {
+    /// A batch was answered.
+    pub(super) fn applied(&mut self, ops: &[Op], answers: &[Answer]) {
+        for (op, answer) in ops.iter().zip(answers) {
+            match op {
+                Op::Schedule(Schedule { timer, .. }) => {
+                    let Answer::Schedule(ScheduleAnswer::Scheduled { new, replaced }) = answer else {
+                        continue;
+                    };
+                    if *new {
+                        // If there was one of this id, it has ended long ago.
+                        self.fates.insert(timer.id, Fate::default());
+                    }
+                    if let Some(old) = replaced {
+                        self.end(*old, "replaced");
+                    }
+                }
+                Op::Cancel(_) => match answer {
+                    Answer::Cancel(CancelAnswer::Cancelled(id)) => self.end(*id, "cancelled"),
+                    Answer::Cancel(CancelAnswer::TooLate(id) | CancelAnswer::Died { id, .. }) => {
+                        let fate = self.fates.entry(*id).or_default();
+                        fate.most = Some(fate.deliveries);
+                    }
+                    _ => {}
+                },
+                Op::Reschedule(Reschedule { due, .. }) => {
+                    if let Answer::Reschedule(RescheduleAnswer::Rescheduled(id)) = answer {
+                        self.fates.entry(*id).or_default().moved = Some(*due);
+                    }
+                }
+                // The store made the answer up: which deadline counts is not known any more.
+                Op::ExtendDeadline(_) => {
+                    if let Answer::ExtendDeadline(ExtendDeadlineAnswer::Extended(id)) = answer {
+                        self.fates.entry(*id).or_default().without_deadline = true;
+                    }
+                }
+                Op::Replay(Replay { id, .. }) if *answer == Answer::Replay(ReplayAnswer::Done) => {
+                    self.replayed(*id)
+                }
+                Op::Settle(Settle { id, verdict, .. }) if *answer == Answer::Settle(SettleAnswer::Done) => {
+                    match verdict {
+                        Verdict::Ack | Verdict::LateAck { .. } => self.end(*id, "acknowledged"),
+                        Verdict::Expired { .. } => self.end(*id, "expired"),
+                        _ => {}
+                    }
+                }
+                Op::Settle(Settle { id, .. }) if *answer == Answer::Settle(SettleAnswer::Expired) => {
+                    self.end(*id, "expired")
+                }
+                Op::Purge(Purge { id }) if *answer == Answer::Purge(PurgeAnswer::Done) => {
+                    self.end(*id, "purged")
+                }
+                Op::Replay(_) | Op::Settle(_) | Op::Purge(_) => {}
+                Op::Take(_) | Op::Park(_) | Op::Unpark(_) | Op::Trim(_) => {}
+            }
+        }
+    }
+
+    /// Operations whose answer the engine has not seen: whether they were applied is not known.
+    pub(super) fn lost(&mut self, ops: &[Op]) {
+        for op in ops {
+            let id = match op {
+                Op::Replay(Replay { id, .. }) => {
+                    self.replayed(*id);
+                    continue;
+                }
+                Op::Schedule(Schedule { timer, .. }) => timer.id,
+                Op::Reschedule(Reschedule { target: Target::Id(id), .. }) => *id,
+                Op::Reschedule(_) => {
+                    self.fates.values_mut().for_each(|fate| fate.moved = None);
+                    continue;
+                }
+                Op::Cancel(_) | Op::Take(_) | Op::Settle(_) | Op::Park(_) | Op::Unpark(_) => continue,
+                Op::ExtendDeadline(_) | Op::Purge(_) | Op::Trim(_) => continue,
+            };
+            self.fates.entry(id).or_default().forget();
+        }
+    }
+}
