@@ -56,8 +56,8 @@
 //!   client makes.
 //! - A [`Key`] is the application's own name for a timer, unique within its destination while the
 //!   timer lives. [`KeyPolicy`] says what happens if the name is taken.
-//! - A [`Target`] names a timer to [`Client::cancel`], [`Client::reschedule`] and [`Client::get`]:
-//!   an id, or [`Destination::key`].
+//! - A [`Target`] names a timer to [`Client::cancel`], [`Client::reschedule`],
+//!   [`Client::extend_deadline`] and [`Client::get`]: an id, or [`Destination::key`].
 //! - A handler gets a [`Callback`] and returns an [`Outcome`]: done, another attempt, or a dead
 //!   letter. See [`Register`].
 //! - A [`Time`] is of the cluster's clock. [`SystemTime`](std::time::SystemTime) and
@@ -82,7 +82,7 @@
 //! two things: [`RequestError::is_retryable`], whether another try can help, and
 //! [`RequestError::has_no_side_effects`], whether it is certain that nothing was done.
 //!
-//! - Cancel, reschedule, purge and all questions can be called again in any case.
+//! - Cancel, reschedule, extend deadline, purge and all questions can be called again in any case.
 //! - A schedule can be called again with the same id ([`Client::prepare`]): it never makes a second
 //!   timer. A clone without an id is another timer.
 //! - After [`RequestError::Unknown`] nobody can tell any more by repeating: ask [`Client::get`].

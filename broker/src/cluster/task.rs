@@ -388,13 +388,15 @@ impl ClusterTask {
                 self.call(async move { NodeInput::Renewed { sent, answer: call.await } });
             }
             NodeEffect::Resign(lease) => {
-                tracing::info!(term = lease.term.0, "this broker gives the lease up");
                 let call = bounded(self.parts.store.resign(lease));
                 self.call(async move {
                     // A lease that is not given up runs out by itself.
                     let _ = call.await;
                     NodeInput::Tick
                 });
+            }
+            NodeEffect::SteppedDown(term, why) => {
+                tracing::info!(term = term.0, %why, "this broker leads no more");
             }
             NodeEffect::Publish(lease, topology) => {
                 let (term, version) = topology.stamp();

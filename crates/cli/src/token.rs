@@ -33,10 +33,10 @@ pub(crate) enum TokenCommand {
 /// Make a token; it is shown once, and only its hash is stored
 ///
 /// A token allows what its grants say and nothing else. A grant is VERBS:PATTERNS. Verbs are
-/// schedule, cancel (and reschedule), register (take callbacks), read, operate (replay, purge,
-/// drain), and broker (join the cluster as a broker). A pattern is group/app, group/*, or *. What
-/// names a timer by its id alone (cancel ID, dead replay, dead purge), and what concerns the whole
-/// cluster (status, cluster status, drain), needs the verb on *.
+/// schedule, cancel (reschedule, extend-deadline), register (take callbacks), read, operate
+/// (replay, purge, drain), and broker (join the cluster as a broker). A pattern is group/app,
+/// group/*, or *. What names a timer by its id alone (cancel ID, dead replay, dead purge), and what
+/// concerns the whole cluster (status, cluster status, drain), needs the verb on *.
 ///
 /// Limits are counted at each broker by itself. schedules=N is a rate per second, burst=N how many
 /// may come at once after a pause (without it N of schedules), pending=N how many timers its

@@ -8,8 +8,8 @@
 //! read. Tags ascend, none comes twice, and numbers have their shortest form.
 //!
 //! A tag is the number of a field times four, and two bits: [`MUST_BE_UNDERSTOOD`] and
-//! [`VOLATILE`]. This version knows no field. Numbers from [`FIRST_UNASSIGNED`] on are never given
-//! to one: samples of messages have them.
+//! [`VOLATILE`]. This version knows no field. The first one gets number 16. Numbers below it, and
+//! from [`FIRST_UNASSIGNED`] on, are never given to one: tests and samples have them.
 
 use std::fmt;
 
@@ -29,13 +29,11 @@ pub const FIRST_UNASSIGNED: u32 = 1 << 16;
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Extensions(Option<Box<Fields>>);
 
-/// At least one field. A known one gets a member, which [`Extensions::as_bytes`],
-/// [`Extensions::iter`] and [`Extensions::drop_volatile`] then have in its place, and
-/// [`Extensions::not_understood`] passes over.
+/// At least one field. A known one gets a member beside the block, which keeps its bytes, too.
 #[derive(Clone, PartialEq, Eq)]
 struct Fields {
-    /// Those that this version does not know, as a block.
-    unknown: Box<[u8]>,
+    /// All of them, as they are written.
+    block: Box<[u8]>,
 }
 
 /// Says why a block of extensions was refused.
@@ -112,7 +110,7 @@ impl Extensions {
 
     /// Returns the block: empty if there are none.
     pub fn as_bytes(&self) -> &[u8] {
-        self.0.as_ref().map_or(&[], |fields| &fields.unknown)
+        self.0.as_ref().map_or(&[], |fields| &fields.block)
     }
 
     /// Returns tags and values, in order of tag.
@@ -150,7 +148,7 @@ impl Extensions {
 
     /// Of a valid block.
     fn of_block(block: Vec<u8>) -> Self {
-        Self((!block.is_empty()).then(|| Box::new(Fields { unknown: block.into() })))
+        Self((!block.is_empty()).then(|| Box::new(Fields { block: block.into() })))
     }
 }
 

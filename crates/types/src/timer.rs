@@ -38,8 +38,8 @@ pub struct Timer {
     pub dest: Destination,
     /// The application's own name for it.
     pub key: Option<Key>,
-    /// When, by the cluster clock. A reschedule changes it, and a replay lifts the deadline;
-    /// nothing else in a stored timer changes.
+    /// When, by the cluster clock. A reschedule changes it. Else nothing in a stored timer changes
+    /// but the deadline.
     pub due: Time,
     /// How often.
     pub mode: Mode,

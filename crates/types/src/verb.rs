@@ -16,7 +16,7 @@ pub struct UnknownVerb(String);
 pub enum Verb {
     /// Schedule timers.
     Schedule,
-    /// Cancel and reschedule timers.
+    /// Cancel and reschedule timers, extend their deadlines.
     Cancel,
     /// Take callbacks, and settle them.
     Register,

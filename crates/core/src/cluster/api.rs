@@ -1,5 +1,6 @@
 //! Inputs and effects of a [`Node`](super::Node).
 
+use std::fmt;
 use std::sync::Arc;
 
 use mtimer_protocol::{BrokerLoad, PeerAnswer, PeerRequest, Topology};
@@ -131,6 +132,8 @@ pub enum NodeEffect {
     Renew(Lease, u64),
     /// Give it up; needs no answer.
     Resign(Lease),
+    /// This broker leads no more: under which term it did, and why.
+    SteppedDown(Term, LeadershipEnd),
     /// Keep the topology for the next leader. One at a time.
     Publish(Lease, Topology),
     /// Connect to the leader; takes the place of any earlier connection.
@@ -162,6 +165,33 @@ pub enum NodeEffect {
     /// stopping. If there is a [`Node::lease`](super::Node::lease) still, resign it when everything
     /// is released.
     Left,
+}
+
+/// How a leadership ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LeadershipEnd {
+    /// The deadline is over; nobody else need have the lease yet.
+    Expired,
+    /// The lease is not ours any more: another has it, or its key is gone.
+    Taken,
+    /// This broker has heard of a higher term than its own.
+    Outdated,
+    /// This broker stops.
+    Resigned,
+    /// Nobody reaches this broker.
+    Unreached,
+}
+
+impl fmt::Display for LeadershipEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Expired => "it could not renew the lease in time",
+            Self::Taken => "the lease is another broker's, or its key is gone",
+            Self::Outdated => "there is a higher term",
+            Self::Resigned => "it stops",
+            Self::Unreached => "no other broker reaches it",
+        })
+    }
 }
 
 /// Why a broker was not emptied, or not taken back.

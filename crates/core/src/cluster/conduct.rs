@@ -1,15 +1,14 @@
 //! Handles each input of a node, and the passing of time.
 //!
-//! Not in here: winning and losing the lease (`election`).
+//! Not in here: what follows from winning or losing the lease (`election`).
 
 use std::sync::Arc;
 
 use mtimer_protocol::{Heartbeat, PeerAnswer, PeerRequest, Topology};
 use mtimer_types::{Epoch, PartitionId};
 
-use super::api::{NodeEffect, NodeInput, PeerId};
+use super::api::{LeadershipEnd, NodeEffect, NodeInput, PeerId};
 use super::counters::ClusterCounter;
-use super::election::LeadershipEnd;
 use super::follow::Due;
 use super::leader::Leadership;
 use super::lease::Ask;

@@ -12,26 +12,11 @@ use mtimer_store::{Campaigned, Lease, LeaseHolder, StoreError};
 use mtimer_types::Term;
 use mtimer_types::limits::MAX_TERM;
 
-use super::api::NodeEffect;
+use super::api::{LeadershipEnd, NodeEffect};
 use super::counters::ClusterCounter;
 use super::leader::{Leadership, Past};
 use super::node::Node;
 use super::refusal::is_address;
-
-/// How a leadership ends.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum LeadershipEnd {
-    /// The deadline is over; nobody else need have the lease yet.
-    Expired,
-    /// The lease is not ours any more: another has it, or its key is gone.
-    Taken,
-    /// A higher term is about.
-    Outdated,
-    /// This broker stops.
-    Resigned,
-    /// Nobody reaches this broker.
-    Unreached,
-}
 
 impl Node {
     /// A term was seen. If it is higher than the one this broker leads under, it leads no more.
@@ -169,6 +154,7 @@ impl Node {
     pub(super) fn step_down(&mut self, now: u64, end: LeadershipEnd) {
         let Some(leadership) = self.leadership.take() else { return };
         self.counters.add(ClusterCounter::SteppedDown, 1);
+        self.out.push(NodeEffect::SteppedDown(leadership.lease.term, end));
         for peer in leadership.members.sessions() {
             let answer = PeerAnswer::NotLeader { leader: None, term: self.seen };
             self.out.push(NodeEffect::ToPeer(peer, answer));

@@ -40,7 +40,7 @@ use mtimer_protocol::{ClusterView, Topology};
 use mtimer_store::Lease;
 use mtimer_types::{Epoch, Term};
 
-pub use self::api::{DrainError, NodeEffect, NodeInput, NodeOptions, PeerId};
+pub use self::api::{DrainError, LeadershipEnd, NodeEffect, NodeInput, NodeOptions, PeerId};
 use self::leader::Leadership;
 pub use self::node::Node;
 pub use self::refusal::is_address;

@@ -349,6 +349,7 @@ impl World {
                 self.at(after, Event::Start(i));
             }
             NodeEffect::Refused(text) => self.watch.fail(self.now, format!("n{i} was refused: {text}")),
+            NodeEffect::SteppedDown(..) => {}
             NodeEffect::Left => self.finish(i, inc),
         }
     }

@@ -192,7 +192,8 @@ impl Owner {
     ///
     /// First decides without the contents of timers that are found by their keys: a cancel or a
     /// replacement needs only their places. If such a timer has to be written again it is read, and
-    /// everything is decided anew. A reschedule by key needs the contents from the start.
+    /// everything is decided anew. What `reads_content` needs the contents of a key's timer from
+    /// the start.
     async fn decide(&mut self, ops: &[Op], now: Time) -> Result<(Decided, Locations), LaneError> {
         let reads_by_key = |op: &Op| op.is().reads_content && op.subject().id().is_none();
         if !ops.iter().any(reads_by_key) {

@@ -18,7 +18,7 @@ pub enum Need {
     Key(Destination, Key),
     /// How a timer ended, if that is remembered.
     Ended(TimerId),
-    /// The answer to a cancel or reschedule, if it is remembered.
+    /// The answer to a request of a client, if it is remembered.
     Answered(RequestId),
     /// The count of one kind of retained timers, and the oldest `limit` of them.
     Retained {
