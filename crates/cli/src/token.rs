@@ -22,6 +22,9 @@ use super::output::{Output, note, shell_quoted};
 
 /// Tokens of a file that brokers are given with --tokens
 #[derive(Subcommand, Debug)]
+#[command(after_help = "Examples:\n  \
+    mtimer token create --file tokens.toml --name shop --grant schedule,cancel,register,read:shop/*\n  \
+    mtimer token list --file tokens.toml")]
 pub(crate) enum TokenCommand {
     Create(Create),
     List(TokenList),
