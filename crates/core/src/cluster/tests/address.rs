@@ -66,7 +66,9 @@ fn a_leader_that_is_not_reached_any_more_goes_on_while_another_broker_talks_to_i
     lab.pass(LONELY_MS - 1, true);
     assert!(lab.node.leads());
     lab.pass(1, true);
-    assert!(!lab.node.leads() && resigned(&lab.take()));
+    let out = lab.take();
+    assert!(!lab.node.leads() && resigned(&out));
+    assert_eq!(ended(&out), [(7, LeadershipEnd::Unreached)]);
     // It keeps the partitions that it owns, and with nobody else there it does not come back by
     // itself.
     lab.pass_while_free(60_000);

@@ -31,6 +31,7 @@ fn it_leads_until_the_deadline_and_not_a_moment_longer() {
     lab.beat(1, beat("a:1", 5));
     let out = lab.take();
     assert!(!lab.node.leads() && lab.node.lease().is_none());
+    assert_eq!(ended(&out), [(7, LeadershipEnd::Expired)]);
     let not_leader = |e: &&NodeEffect| matches!(e, NodeEffect::ToPeer(_, PeerAnswer::NotLeader { .. }));
     assert_eq!(out.iter().filter(not_leader).count(), 2, "told at once, and when it asks: {out:?}");
     assert_eq!((campaigns(&out), disowns(&out)), (1, vec![]));
@@ -66,7 +67,7 @@ fn a_lease_that_is_lost_stays_lost_whatever_comes_late() {
     lab.pass(700, false);
     lab.feed(NodeInput::Renewed { sent: lab.now, answer: Ok(false) });
     assert!(!lab.node.leads());
-    lab.take();
+    assert_eq!(ended(&lab.take()), [(7, LeadershipEnd::Taken)]);
     for ago in [600, 0] {
         let answer = Ok(Campaigned::Won { term: Term(7), published: None });
         lab.feed(NodeInput::Campaigned { sent: lab.now - ago, answer });
@@ -169,7 +170,9 @@ fn a_higher_term_ends_a_leadership_unless_it_is_another_clusters() {
     lab.beat(1, Heartbeat { term: Term(8), ..beat("a:1", 5) });
     assert!(!lab.node.leads());
     assert_eq!(lab.node.term(), Term(8));
-    assert!(lab.take().iter().any(|e| matches!(e, NodeEffect::Resign(l) if l.term == Term(7))));
+    let out = lab.take();
+    assert!(out.iter().any(|e| matches!(e, NodeEffect::Resign(l) if l.term == Term(7))));
+    assert_eq!(ended(&out), [(7, LeadershipEnd::Outdated)]);
 }
 
 #[test]

@@ -249,6 +249,15 @@ fn resigned(effects: &[NodeEffect]) -> bool {
     effects.iter().any(|e| matches!(e, NodeEffect::Resign(_)))
 }
 
+/// The terms of leaderships that ended, and why.
+fn ended(effects: &[NodeEffect]) -> Vec<(u64, LeadershipEnd)> {
+    let ended = effects.iter().filter_map(|e| match e {
+        NodeEffect::SteppedDown(term, why) => Some((term.0, *why)),
+        _ => None,
+    });
+    ended.collect()
+}
+
 fn refused(effects: &[NodeEffect]) -> Option<&str> {
     effects.iter().find_map(|e| match e {
         NodeEffect::ToPeer(_, PeerAnswer::Refused { message }) => Some(message.as_str()),
