@@ -47,9 +47,8 @@ pub const MAX_ROUNDS: usize = 3;
 
 /// The facts that the owner of a partition has read from the store, and its decisions since.
 ///
-/// Facts describe the store after everything that this view has decided: once a batch is decided,
-/// write its changes before reading anything else. A fact that the view already has is ignored,
-/// except a longer [`Fact::Retained`].
+/// It serves one batch. A fact that the view already has is ignored, except a longer
+/// [`Fact::Retained`].
 #[derive(Debug, Default)]
 pub struct View {
     rows: Cells<TimerId, Option<Row>>,
@@ -133,7 +132,8 @@ impl View {
         }
     }
 
-    /// Decides operations in their order. Later calls see the changes of those before.
+    /// Decides operations in their order: each sees the changes of those before. Then the view knows
+    /// nothing any more, so it is not told what the store does with the changes.
     ///
     /// # Errors
     ///
@@ -152,7 +152,7 @@ impl View {
             self.departures.count(op);
         }
         if self.missing.is_empty() {
-            return Ok(Decided { answers, changes: self.commit(adds) });
+            return Ok(Decided { answers, changes: std::mem::take(self).into_changes(adds) });
         }
         self.undo();
         self.miss_first_needs(ops);
@@ -181,25 +181,21 @@ impl View {
         self.answered.undo();
     }
 
-    /// Makes the decisions part of the facts, and returns the changes.
-    fn commit(&mut self, adds: bool) -> Changes {
-        for of in Retained::ALL {
-            let listing = self.retained[of as usize].as_ref().map(|listing| RetainedList {
-                count: self.count(of, listing),
-                oldest: self.oldest(of, listing).map(Row::id).collect(),
-                complete: listing.complete,
-            });
-            self.retained[of as usize] = listing;
-        }
+    /// The changes that were decided.
+    fn into_changes(self, adds: bool) -> Changes {
         let row = |(_, before, after): (_, Option<Option<Row>>, _)| RowChange::new(before.flatten(), after);
         let key = |((dest, key), before, after): (_, Option<Option<TimerId>>, _)| {
             KeyChange::new(dest, key, before.flatten(), after)
         };
         Changes {
-            rows: self.rows.commit().filter_map(row).collect(),
-            keys: self.keys.commit().filter_map(key).collect(),
-            ended: self.ended.commit().filter_map(|(id, _, how)| Some((id, how?))).collect(),
-            answered: self.answered.commit().filter_map(|(id, _, answer)| Some((id, answer?))).collect(),
+            rows: self.rows.into_written().filter_map(row).collect(),
+            keys: self.keys.into_written().filter_map(key).collect(),
+            ended: self.ended.into_written().filter_map(|(id, _, how)| Some((id, how?))).collect(),
+            answered: self
+                .answered
+                .into_written()
+                .filter_map(|(id, _, answer)| Some((id, answer?)))
+                .collect(),
             adds,
         }
     }

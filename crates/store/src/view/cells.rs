@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 #[derive(Debug)]
 pub(super) struct Cells<K, V> {
     cells: FxHashMap<K, Cell<V>>,
-    /// Keys of written cells, in the order of [`Self::commit`]. A key that has moved is in it more
+    /// Keys of written cells, in the order of [`Self::into_written`]. A key that has moved is in it more
     /// than once; its last place counts.
     order: Vec<K>,
 }
@@ -86,17 +86,13 @@ impl<K: Clone + Eq + Hash, V> Cells<K, V> {
         }
     }
 
-    /// Makes the written values count as read; returns, in order: key, value as read before, value.
-    pub(super) fn commit(&mut self) -> impl Iterator<Item = (K, Option<V>, V)>
-    where
-        V: Clone,
-    {
-        let cells = &mut self.cells;
-        std::mem::take(&mut self.order).into_iter().enumerate().filter_map(|(i, key)| {
+    /// The written values, in order: key, value as read, value.
+    pub(super) fn into_written(self) -> impl Iterator<Item = (K, Option<V>, V)> {
+        let mut cells = self.cells;
+        self.order.into_iter().enumerate().filter_map(move |(i, key)| {
             let cell = cells.get_mut(&key)?;
             let (_, value) = cell.written.take_if(|(place, _)| *place == i)?;
-            let before = cell.read.replace(value.clone());
-            Some((key, before, value))
+            Some((key, cell.read.take(), value))
         })
     }
 }
