@@ -64,7 +64,7 @@ pub struct View {
 }
 
 /// The oldest retained timers of one kind, as they were read.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct RetainedList {
     /// Of this kind in the store.
     count: u64,
@@ -132,8 +132,8 @@ impl View {
         }
     }
 
-    /// Decides operations in their order: each sees the changes of those before. Then the view knows
-    /// nothing any more, so it is not told what the store does with the changes.
+    /// Decides operations in their order: each sees the changes of those before. Once they are
+    /// decided the view knows nothing any more.
     ///
     /// # Errors
     ///

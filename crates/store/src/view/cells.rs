@@ -10,8 +10,8 @@ use rustc_hash::FxHashMap;
 #[derive(Debug)]
 pub(super) struct Cells<K, V> {
     cells: FxHashMap<K, Cell<V>>,
-    /// Keys of written cells, in the order of [`Self::into_written`]. A key that has moved is in it more
-    /// than once; its last place counts.
+    /// Keys of written cells, in the order of [`Self::into_written`]. A key that has moved is in it
+    /// more than once; its last place counts.
     order: Vec<K>,
 }
 

@@ -37,12 +37,12 @@ fn run(turns: &[Turn], mut check: impl FnMut(&Context, &[Op], &Decided, &Remote)
         if let Some(claimed) = turn.takeover {
             (ctx.epoch, ctx.prior_claim) = (next(ctx.epoch), claimed);
         }
-        let mut view = View::new();
-        for n in (0..TIMERS).filter(|n| turn.known >> n & 1 == 1) {
-            view.learn(remote.read(&Need::Row(id(n)), ctx.now));
-        }
         for ops in &turn.batches {
             ctx.now = ctx.now + 1;
+            let mut view = View::new();
+            for n in (0..TIMERS).filter(|n| turn.known >> n & 1 == 1) {
+                view.learn(remote.read(&Need::Row(id(n)), ctx.now));
+            }
             let (decided, rounds) = if turn.prepared {
                 remote.prepared_turn(&mut view, &ctx, ops)
             } else {
