@@ -9,8 +9,7 @@ use super::clearance::{Clearance, Facts, Stage, clearance};
 use super::destination::Dest;
 use super::destination_members::{DestIx, MemberRef};
 use super::partition::OwnedPartition;
-use super::pending::Own;
-use super::table::{EntryState, Flight, TimerEntry};
+use super::table::{EntryState, Flight, TakeState, TimerEntry};
 use super::{Engine, EnginePhase};
 use crate::api::{Counter, Effect, Now};
 use crate::figures::RedeliveryCause;
@@ -181,12 +180,17 @@ impl Engine {
     fn give(&mut self, now: Now, id: TimerId, member: MemberRef) {
         self.roster.charge(member);
         self.unsettled += 1;
-        let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
+        let entry = self.partition(id.partition()).and_then(|p| p.table.get_mut(id));
         match entry {
             Some(entry) if entry.record.timer.mode == Mode::AtMostOnce => {
-                let failed = entry.attempt() - 1;
-                self.set_state(id, EntryState::Taking { member });
-                self.enqueue(id.partition(), Own::Take { id, failed });
+                entry.state = EntryState::Taking { member };
+                match entry.take {
+                    TakeState::NotAsked => {
+                        self.partition(id.partition()).into_iter().for_each(|p| p.ask_take(id))
+                    }
+                    TakeState::Asked => {}
+                    TakeState::Taken => self.taken(now, id, MoveAnswer::Done),
+                }
             }
             _ => self.deliver(now, id, member),
         }
@@ -227,17 +231,17 @@ impl Engine {
         self.roster.post(to, delivery);
     }
 
-    /// An at-most-once timer was taken: now it may be sent, once. It is not if an edit or a late
-    /// acknowledgement of it is under way, whose answer decides, or if its deadline has passed;
-    /// otherwise it goes to its member, to another one, or to the park.
+    /// An at-most-once timer was taken: if it was given to a member, it may be sent, once. It is not
+    /// if an edit or a late acknowledgement of it is under way, whose answer decides, or if its
+    /// deadline has passed; otherwise it goes to its member, to another one, or to the park.
     pub(super) fn taken(&mut self, now: Now, id: TimerId, answer: MoveAnswer) {
         let Some(entry) = self.partition(id.partition()).and_then(|p| p.table.get_mut(id)) else { return };
-        let Some(member) = entry.state.taking() else { return };
         if answer == MoveAnswer::Gone {
             self.forget(id);
             return;
         }
-        entry.taken = true;
+        entry.take = TakeState::Taken;
+        let Some(member) = entry.state.taking() else { return };
         let dest = entry.dest;
         // The answer may be old: a process that was stopped, a store that is slow.
         let clearance = self.clearance(now, id, Stage::Taken);
@@ -362,7 +366,7 @@ impl Facts for TimerFacts<'_> {
     }
 
     fn is_claimed(&self) -> bool {
-        self.partition.claims.covers(self.entry.fire)
+        self.entry.take == TakeState::Taken || self.partition.claims.covers(self.entry.fire)
     }
 
     fn is_backlog_full(&self) -> bool {

@@ -46,8 +46,13 @@ impl OwnedPartition {
         Some(match own {
             Own::Take { id, failed } => {
                 // An edit that overtook it in the queue may have ended the timer.
-                let entry = self.table.get(*id).filter(|entry| entry.state.taking().is_some())?;
-                let is_known = entry.record.is_plain() && self.is_current();
+                let is_current = self.is_current();
+                let entry = self.table.get_mut(*id)?;
+                if !entry.needs_take() {
+                    entry.drop_take();
+                    return None;
+                }
+                let is_known = entry.record.is_plain() && is_current;
                 let timer = is_known.then(|| entry.record.timer.clone());
                 Take { id: *id, failed: *failed, timer }.into()
             }
@@ -90,7 +95,7 @@ impl OwnedPartition {
         let Some(id) = named.filter(|_| asked.held.is_none()) else { return };
         asked.held = Some(id);
         self.edits.hold(id);
-        if let Some(entry) = self.table.get_mut(id).filter(|e| !e.taken)
+        if let Some(entry) = self.table.get_mut(id).filter(|e| !e.may_be_taken())
             && entry.state.park_sent() == Some(&mut false)
         {
             // It would be parked after the edit, and come back before the time that it is moved to.
@@ -116,7 +121,7 @@ impl Memory for OwnedPartition {
     fn has_begun(&self, id: TimerId) -> bool {
         // A take that the store refuses for now is asked for again, even if its time has changed by
         // then.
-        let begun = |e: &TimerEntry| e.attempt() > 1 || e.taken || e.state.taking().is_some();
+        let begun = |e: &TimerEntry| e.attempt() > 1 || e.may_be_taken();
         self.sent_attempt(id).is_some() || self.table.get(id).is_some_and(begun)
     }
 

@@ -83,7 +83,7 @@ impl Engine {
     /// did not.
     fn park_unsent(&mut self, at: PartitionId) {
         let Some(p) = self.partition(at) else { return };
-        let unsent = p.table.iter().filter(|(_, e)| e.taken && e.state.is_idle());
+        let unsent = p.table.iter().filter(|(_, e)| e.is_taken_and_unsent());
         let mut unsent: Vec<TimerId> = unsent.map(|(id, _)| *id).collect();
         unsent.sort_unstable();
         unsent.into_iter().for_each(|id| self.park(id));

@@ -7,7 +7,7 @@ use mtimer_types::{DeadReason, PartitionId, Time, TimerId, limits::MAX_PAGE};
 use super::calls::OpenCall;
 use super::partition::OwnedPartition;
 use super::pending::Own;
-use super::table::ENTRY_BYTES;
+use super::table::{ENTRY_BYTES, TakeState};
 use super::{Engine, EnginePhase};
 use crate::api::{Call, Counter, Effect, Now};
 
@@ -135,11 +135,12 @@ impl Engine {
                 }
             }
             // Taken in this ownership and not in memory: it was not sent, and nobody else will see
-            // to it. A take can be repeated.
+            // to it. It may have been taken ahead of its time.
             Some((record, Place::Taken { epoch: of, unconfirmed: false })) if of == epoch => {
-                self.adopt(now, record, now.time, false);
+                let fire = record.timer.due.max(now.time);
+                self.adopt(now, record, fire, false);
                 if let Some(entry) = self.partition(id.partition()).and_then(|p| p.table.get_mut(id)) {
-                    entry.taken = true;
+                    entry.take = TakeState::Taken;
                 }
             }
             Some((record, Place::Parked)) => self.found_parked(record),

@@ -11,7 +11,7 @@ use super::calls::OpenCall;
 use super::destination_members::DestIx;
 use super::flow::StallThresholds;
 use super::pending::Own;
-use super::table::{EntryState, TimerEntry};
+use super::table::{EntryState, TakeState, TimerEntry};
 use crate::api::{Call, Counter, Now};
 
 impl Engine {
@@ -69,7 +69,7 @@ impl Engine {
         if entry.state.is_ready() {
             self.roster.dest_mut(entry.dest).ready.leave(id, entry.record.timer.deadline);
         }
-        if edited && !entry.taken {
+        if edited && !entry.may_be_taken() {
             // The edit may move it to a later time; from the park it would come back before that.
             // (A taken timer is not moved.)
             entry.state = EntryState::Held;
@@ -140,7 +140,7 @@ impl Engine {
             }
             p.queue.push_own(Own::Unpark(id));
             let (fire, state) = (now.time, EntryState::Unparking);
-            let entry = TimerEntry { record, dest, fire, covered: false, taken: false, state };
+            let entry = TimerEntry { record, dest, fire, covered: false, take: TakeState::NotAsked, state };
             p.table.insert(entry);
             self.roster.dest_mut(dest).enter();
             coming += 1;
@@ -164,14 +164,14 @@ impl Engine {
         if !entry.state.is_unparking() {
             return;
         }
-        let dest = entry.dest;
+        let (dest, mode) = (entry.dest, entry.record.timer.mode);
         if answer == MoveAnswer::Done {
             // The store has filed it at the time of the batch, or at its due time if that is later.
             // If the timer were sent before a claim covers that time, a successor would take it for
             // unsent.
             let fire = now.time.max(entry.record.timer.due);
             entry.fire = fire;
-            let state = self.await_fire(now, id, fire);
+            let state = self.await_fire(now, id, fire, mode);
             self.set_state(id, state);
             self.count(Counter::Unparked, 1);
             self.one_returned(dest, at);

@@ -19,7 +19,7 @@ use super::pending::{Asked, Own, Pending, failed};
 use super::questions::{QueryPart, Questions};
 use super::queue::OpQueue;
 use super::recent::RecentIds;
-use super::table::{EntryState, TimerTable};
+use super::table::{EntryState, TakeState, TimerTable};
 use crate::api::Now;
 
 /// Operations that wait for a batch, or for their turn at a key; beyond it clients are told that it
@@ -271,15 +271,15 @@ impl OwnedPartition {
     /// Queues again the operations that the store would not take for now.
     ///
     /// A move (take, park, unpark) is dropped if its timer has left the state of that move
-    /// meanwhile, and waits on while an edit of the timer is under way, which may put it elsewhere.
-    /// Anything else does not wait: an edit is told of a delivery whose outcome the store does not
+    /// meanwhile (of a take that is found out when it leaves), and waits on while an edit of the
+    /// timer is under way, which may put it elsewhere. Anything else does not wait: an edit is told of a delivery whose outcome the store does not
     /// have, and of a timer that the edit has ended an outcome changes nothing.
     pub(super) fn queue_put_off(&mut self) {
         for own in std::mem::take(&mut self.put_off) {
             let id = own.id();
             let state = id.and_then(|id| self.table.get(id)).map(|e| &e.state);
             let moves = match own {
-                Own::Take { .. } => state.is_some_and(|s| s.taking().is_some()),
+                Own::Take { .. } => true,
                 Own::Park(_) => state.is_some_and(EntryState::is_parking),
                 Own::Unpark(_) => state.is_some_and(EntryState::is_unparking),
                 Own::Settle(_) | Own::Trim(_) => {
@@ -387,6 +387,14 @@ impl OwnedPartition {
         if self.has_read_past() && !self.calls.is_fetching() {
             self.inherited.drop_unread(&self.table);
         }
+    }
+
+    /// Asks the store to take an at-most-once timer.
+    pub(super) fn ask_take(&mut self, id: TimerId) {
+        let Some(entry) = self.table.get_mut(id) else { return };
+        entry.take = TakeState::Asked;
+        let failed = entry.attempt() - 1;
+        self.queue.push_own(Own::Take { id, failed });
     }
 
     /// Whether at-most-once timers are being taken.

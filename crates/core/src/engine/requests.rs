@@ -12,7 +12,7 @@ use super::key_edits::{Admission, KEY_OPS};
 use super::partition::{OwnedPartition, QUEUE_OPS};
 use super::pending::{Asked, ReplyRef, failed};
 use super::queue::QueueClass;
-use super::table::EntryState;
+use super::table::{EntryState, TakeState};
 use super::{Engine, EnginePhase};
 use crate::api::{DeniedOp, Now, SessionId};
 
@@ -167,17 +167,21 @@ impl OwnedPartition {
             Subject::Named(target) => (self.named(target), None),
             Subject::Retained(_) => (None, None),
         };
-        let of = |id| match self.table.get(id).map(|e| &e.state) {
-            Some(EntryState::Parking { .. } | EntryState::Unparking) => Some(QueueClass::Parks),
-            Some(EntryState::Settling { .. } | EntryState::Taking { .. }) => Some(QueueClass::Prompt),
-            Some(
-                EntryState::Waiting
-                | EntryState::Due
-                | EntryState::Held
-                | EntryState::Ready { .. }
-                | EntryState::InFlight(_),
-            )
-            | None => self.late_acks.holds(id).then_some(QueueClass::Prompt),
+        let of = |id| {
+            let entry = self.table.get(id);
+            let is_being_taken = entry.is_some_and(|e| e.take == TakeState::Asked);
+            match entry.map(|e| &e.state) {
+                Some(EntryState::Parking { .. } | EntryState::Unparking) => Some(QueueClass::Parks),
+                Some(EntryState::Settling { .. } | EntryState::Taking { .. }) => Some(QueueClass::Prompt),
+                Some(
+                    EntryState::Waiting
+                    | EntryState::Due
+                    | EntryState::Held
+                    | EntryState::Ready { .. }
+                    | EntryState::InFlight(_),
+                )
+                | None => (is_being_taken || self.late_acks.holds(id)).then_some(QueueClass::Prompt),
+            }
         };
         [id, holder].into_iter().flatten().find_map(of)
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use mtimer_store::Record;
-use mtimer_types::{Destination, Key, Time, TimerId};
+use mtimer_types::{Destination, Key, Mode, Time, TimerId};
 
 use super::destination_members::{DestIx, MemberRef};
 use super::hash::{Map, Seeded};
@@ -19,9 +19,21 @@ pub(super) struct TimerEntry {
     pub(super) dest: DestIx,
     pub(super) fire: Time,
     pub(super) covered: bool,
-    /// At-most-once: this epoch has taken it. It is sent once at most, and only by this owner.
-    pub(super) taken: bool,
+    /// At-most-once: how far its take has come.
+    pub(super) take: TakeState,
     pub(super) state: EntryState,
+}
+
+/// How far this epoch's take of an at-most-once timer has come. A taken timer is sent once at most,
+/// and only by this owner.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum TakeState {
+    /// The store was not asked.
+    NotAsked,
+    /// It is being asked.
+    Asked,
+    /// It has taken the timer.
+    Taken,
 }
 
 impl TimerEntry {
@@ -33,6 +45,30 @@ impl TimerEntry {
     /// stayed.
     pub(super) fn is_waiting_for(&self, fire: Time) -> bool {
         self.fire == fire && matches!(self.state, EntryState::Waiting)
+    }
+
+    /// Whether it may have been taken: no operation moves it any more.
+    pub(super) fn may_be_taken(&self) -> bool {
+        self.take != TakeState::NotAsked
+    }
+
+    /// Whether the store has taken it and it was not sent, and nothing of it is on its way.
+    pub(super) fn is_taken_and_unsent(&self) -> bool {
+        self.take == TakeState::Taken && (self.state.is_idle() || matches!(self.state, EntryState::Waiting))
+    }
+
+    /// Whether the take that was asked for is of use. It is not if the timer goes elsewhere.
+    pub(super) fn needs_take(&self) -> bool {
+        use EntryState::{Due, Held, Ready, Taking, Waiting};
+        let waits = matches!(self.state, Waiting | Due | Held | Ready { .. } | Taking { .. });
+        self.take == TakeState::Asked && waits
+    }
+
+    /// The take that was asked for does not leave.
+    pub(super) fn drop_take(&mut self) {
+        if self.take == TakeState::Asked {
+            self.take = TakeState::NotAsked;
+        }
     }
 
     /// The attempt that was sent and whose outcome the store has not confirmed.
@@ -62,7 +98,7 @@ pub(super) enum EntryState {
     Held,
     /// Claimed; waits in its destination's queue since this monotonic time, ms.
     Ready { since: u64 },
-    /// At-most-once: the take is under way, for this member.
+    /// At-most-once: given to this member; the answer to the take is awaited.
     Taking { member: MemberRef },
     /// Sent.
     InFlight(Flight),
@@ -164,6 +200,8 @@ pub(super) struct TimerTable {
     /// Timers by the millisecond at which they fire. A timer that is not `Waiting` for just that
     /// time any more is passed over.
     wheel: BTreeMap<u64, Vec<TimerId>>,
+    /// Those of them that are delivered at most once, until a claim has come to them.
+    to_take: BTreeMap<u64, Vec<TimerId>>,
     bytes: u64,
 }
 
@@ -173,6 +211,7 @@ impl TimerTable {
             entries: Map::with_hasher(seed),
             keys: Map::with_hasher(seed),
             wheel: BTreeMap::new(),
+            to_take: BTreeMap::new(),
             bytes: 0,
         }
     }
@@ -228,7 +267,10 @@ impl TimerTable {
     }
 
     /// Puts a timer into the wheel. True if it is the first of its millisecond.
-    pub(super) fn arm(&mut self, fire: Time, id: TimerId) -> bool {
+    pub(super) fn arm(&mut self, fire: Time, id: TimerId, mode: Mode) -> bool {
+        if mode == Mode::AtMostOnce {
+            self.to_take.entry(fire.as_ms()).or_default().push(id);
+        }
         let bucket = self.wheel.entry(fire.as_ms()).or_default();
         bucket.push(id);
         bucket.len() == 1
@@ -256,8 +298,20 @@ impl TimerTable {
         Some((Time::from_ms(*bucket.key()), bucket.remove()))
     }
 
+    /// At-most-once timers that wait in the wheel and fire up to `until`. Each is told once.
+    pub(super) fn pass_to_take(&mut self, until: Time) -> Vec<TimerId> {
+        let later = self.to_take.split_off(&(until.as_ms() + 1));
+        let passed = std::mem::replace(&mut self.to_take, later);
+        let waits = |id: &TimerId| {
+            let entry = self.entries.get(id);
+            entry.is_some_and(|e| e.fire <= until && matches!(e.state, EntryState::Waiting))
+        };
+        passed.into_values().flatten().filter(waits).collect()
+    }
+
     /// Takes every waiting timer that fires after `beyond` out of the wheel; returns which.
     pub(super) fn take_beyond(&mut self, beyond: Time) -> Vec<TimerId> {
+        self.to_take.split_off(&(beyond.as_ms() + 1));
         let tail = self.wheel.split_off(&(beyond.as_ms() + 1));
         let mut ids = Vec::new();
         for (ms, bucket) in tail {
@@ -287,7 +341,7 @@ mod tests {
         let mut table = TimerTable::new(Seeded(1));
         let ids = times.iter().enumerate().map(|(n, ms)| {
             let id = insert(&mut table, n as u64, *ms);
-            table.arm(at(*ms), id);
+            table.arm(at(*ms), id, Mode::AtLeastOnce);
             id
         });
         let ids = ids.collect();
@@ -306,8 +360,8 @@ mod tests {
         };
         let id = timer.id;
         let record = Record::new(timer.into());
-        let (covered, taken, state) = (false, false, EntryState::Waiting);
-        table.insert(TimerEntry { record, dest: 0, fire: at(ms), covered, taken, state });
+        let (covered, take, state) = (false, TakeState::NotAsked, EntryState::Waiting);
+        table.insert(TimerEntry { record, dest: 0, fire: at(ms), covered, take, state });
         id
     }
 
@@ -315,7 +369,8 @@ mod tests {
     fn the_first_timer_of_a_millisecond_is_told_from_the_others() {
         let (mut table, ids) = waiting(&[]);
         assert_eq!(ids, []);
-        let armed = [7, 7, 8, 7].map(|ms| table.arm(at(ms), TimerId::from_u128(u128::from(ms))));
+        let arm = |ms| table.arm(at(ms), TimerId::from_u128(u128::from(ms)), Mode::AtLeastOnce);
+        let armed = [7, 7, 8, 7].map(arm);
         assert_eq!(armed, [true, false, true, false]);
     }
 
@@ -345,6 +400,18 @@ mod tests {
         assert_eq!(table.take_beyond(at(10)), [ids[2]]);
         let waits = |n: usize| table.get(ids[n]).unwrap().is_waiting_for(at(20));
         assert_eq!([0, 1, 2].map(waits), [false, false, true]);
+    }
+
+    #[test]
+    fn a_timer_that_is_to_be_taken_is_told_once_if_it_waits_for_that_time() {
+        let (mut table, ids) = waiting(&[10, 20, 20, 30, 40]);
+        let times = [10, 20, 20, 30, 40].into_iter().zip(&ids);
+        times.skip(1).for_each(|(ms, id)| _ = table.arm(at(ms), *id, Mode::AtMostOnce));
+        assert_eq!((table.pass_to_take(at(19)), table.pass_to_take(at(20))), (vec![], ids[1..3].to_vec()));
+        assert_eq!(table.pass_to_take(at(20)), []);
+        table.get_mut(ids[3]).unwrap().state = EntryState::Due;
+        assert_eq!(table.take_beyond(at(30)), [ids[4], ids[4]], "armed twice");
+        assert_eq!(table.pass_to_take(at(99)), []);
     }
 
     #[test]

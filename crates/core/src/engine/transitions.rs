@@ -4,13 +4,13 @@
 use std::sync::Arc;
 
 use mtimer_store::Record;
-use mtimer_types::{PartitionId, Target, Time, TimerId};
+use mtimer_types::{Mode, PartitionId, Target, Time, TimerId};
 
 use super::Engine;
 use super::calls::OpenCall;
 use super::deferral::together_by;
 use super::destination_members::DestIx;
-use super::table::{EntryState, Flight, TimerEntry};
+use super::table::{EntryState, Flight, TakeState, TimerEntry};
 use crate::api::{Call, Effect, Now};
 
 impl Engine {
@@ -47,21 +47,21 @@ impl Engine {
                     until,
                 })
             }
-            None => self.await_fire(now, id, fire),
+            None => self.await_fire(now, id, fire, record.timer.mode),
         };
         let Some(p) = self.partition(at) else { return };
-        p.table.insert(TimerEntry { record, dest, fire, covered, taken: false, state });
+        p.table.insert(TimerEntry { record, dest, fire, covered, take: TakeState::NotAsked, state });
     }
 
     /// A timer that is not under way waits for its time in the wheel; or it is due, and waits to be
     /// made ready. Returns which: its new state.
-    pub(super) fn await_fire(&mut self, now: Now, id: TimerId, fire: Time) -> EntryState {
+    pub(super) fn await_fire(&mut self, now: Now, id: TimerId, fire: Time, mode: Mode) -> EntryState {
         let Some(p) = self.partitions.get_mut(id.partition()) else { return EntryState::Due };
         if fire <= now.time {
             p.push_due(id);
             return EntryState::Due;
         }
-        if p.table.arm(fire, id) {
+        if p.table.arm(fire, id, mode) {
             self.effects.push(Effect::Alarm(together_by(now.time, fire - p.claims.lead())));
             self.effects.push(Effect::Alarm(fire));
         }

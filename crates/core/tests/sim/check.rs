@@ -10,7 +10,6 @@ use mtimer_types::{Epoch, Mode, PartitionId, Time, TimerId};
 
 use super::HOP_MS;
 use super::history::{Answered, History, Life, Sent};
-use super::plan::Profile;
 
 /// An owner that has lost its partition without knowing may send for so long, ms by its own
 /// monotonic clock.
@@ -213,7 +212,7 @@ impl History {
 
     /// After everything has drained.
     pub(super) fn check_whole(&mut self, ms: u64) {
-        let faultless = matches!(self.plan.profile, Profile::Calm | Profile::Handovers);
+        let faultless = self.plan.is_faultless();
         let mut wrong = None;
         for (id, l) in &self.lives {
             let text = if l.answered_ok && !l.stored {

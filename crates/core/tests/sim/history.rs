@@ -13,6 +13,9 @@ use mtimer_types::{Epoch, HandlerOutcome, Mode, PartitionId, Time, Timer, TimerI
 
 use super::plan::Plan;
 
+/// How long before its time a timer is taken at most, ms: as far as a claim reaches at a slow store.
+const TAKEN_AHEAD_MS: u64 = 320;
+
 /// A key within its destination, as text.
 pub(super) type Name = (String, String);
 
@@ -299,6 +302,10 @@ impl History {
         life.forgotten |= is_behind;
         let (before, place) = (life.place, after.as_ref().map(|a| a.1));
         life.place = place;
+        let ahead_ms = match (op, before) {
+            (Op::Take(_), Some(Place::Pending { fire, .. })) => fire.ms_since(now),
+            _ => 0,
+        };
         life.stored |= place.is_some();
         let was_live = before.is_some_and(is_live);
         if let Some(Place::Pending { .. }) = place
@@ -346,6 +353,9 @@ impl History {
         }
         let (deadline, forgotten) = (life.deadline, life.forgotten);
         self.upcoming_changes(id, (before, old_deadline), (place, deadline));
+        if ahead_ms > TAKEN_AHEAD_MS + self.stepped_back_ms {
+            self.fail(ms, Some(id), &format!("4: taken {ahead_ms} ms before its time"));
+        }
         if reborn == Some(false) && !forgotten {
             self.fail(ms, Some(id), "1: a repeat has brought back a timer that had ended");
         }

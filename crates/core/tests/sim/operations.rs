@@ -125,6 +125,8 @@ impl History {
         after: Option<&(Record, Place)>,
     ) {
         let life = &self.lives[&id];
+        let by_force = self.owners[usize::from(id.partition().0)].iter().any(|owner| owner.by_force);
+        let faultless = self.plan.is_faultless() && !by_force;
         let wrong = match op {
             Op::Settle(Settle { verdict, .. }) => match verdict {
                 Verdict::Ack | Verdict::LateAck { .. } if !life.ok_given => {
@@ -156,6 +158,10 @@ impl History {
                         }
                         _ => None,
                     }
+                }
+                // A broker that stops in good order parks what it has taken and not sent.
+                Verdict::Unconfirmed if faultless && life.sent.is_empty() && life.given_back.is_none() => {
+                    Some("4: unconfirmed, and no broker has sent it")
                 }
                 Verdict::Ack | Verdict::LateAck { .. } | Verdict::Retry { .. } | Verdict::Unconfirmed => None,
             },

@@ -119,6 +119,11 @@ impl Plan {
         plan
     }
 
+    /// Nothing fails: brokers stop in good order, if at all.
+    pub(crate) fn is_faultless(&self) -> bool {
+        matches!(self.profile, Profile::Calm | Profile::Handovers)
+    }
+
     pub(crate) fn has_faults(&self) -> bool {
         matches!(self.profile, Profile::Faults | Profile::Pressure | Profile::Clocks)
     }

@@ -42,6 +42,8 @@ sabotages! {
     LoseExpiry: Pressure, "9: overdue";
     /// At-most-once timers whose client is lost stay taken, with their key.
     KeepKey: Faults, "13: left behind";
+    /// What was taken and not sent at a handover stays taken: nothing is parked.
+    LoseTaken: Handovers, "4: unconfirmed, and no broker has sent it";
     /// Timers are parked in memory only.
     LosePark: Pressure, "9: overdue";
     /// Every tenth timer that is loaded is forgotten.
@@ -104,7 +106,7 @@ impl Sabotage {
                 Some(Answer::Schedule(ScheduleAnswer::Scheduled { new: true, replaced: None }))
             }
             (Self::SkipTake, Op::Take(_)) => Some(Answer::Take(MoveAnswer::Done)),
-            (Self::LosePark, Op::Park(_)) => Some(Answer::Park(MoveAnswer::Done)),
+            (Self::LosePark | Self::LoseTaken, Op::Park(_)) => Some(Answer::Park(MoveAnswer::Done)),
             (Self::LoseAck, Op::Settle(Settle { verdict: Verdict::Ack, .. }))
             | (Self::LoseExpiry, Op::Settle(Settle { verdict: Verdict::Expired { .. }, .. }))
             | (Self::KeepKey, Op::Settle(Settle { verdict: Verdict::Unconfirmed, .. })) => settled,

@@ -9,7 +9,7 @@ use mtimer_types::Key;
 use super::*;
 use crate::engine::partition::OwnedPartition;
 use crate::engine::pending::{Own, Pending};
-use crate::engine::table::EntryState;
+use crate::engine::table::{EntryState, TakeState};
 
 impl Rig {
     /// Lets a ms pass. Calls on their way to the store before are answered after it: something
@@ -267,7 +267,7 @@ fn a_due_timer_is_not_sent_while_it_is_being_replaced() {
 
 #[test]
 fn what_an_edit_holds_is_not_parked_unless_it_was_taken() {
-    for taken in [false, true] {
+    for take in [TakeState::NotAsked, TakeState::Taken] {
         let mut rig = Rig::new(EngineOptions::default());
         rig.join(1, "a", 10);
         let timer = rig.timer("a", 50);
@@ -277,9 +277,9 @@ fn what_an_edit_holds_is_not_parked_unless_it_was_taken() {
         let p = rig.engine.partition(P).unwrap();
         p.edits.hold(id);
         let entry = p.table.get_mut(id).unwrap();
-        (entry.taken, entry.state) = (taken, EntryState::Due);
+        (entry.take, entry.state) = (take, EntryState::Due);
         rig.engine.park(id);
         let state = &rig.engine.partition(P).unwrap().table.get(id).unwrap().state;
-        assert_eq!(matches!(state, EntryState::Parking { .. }), taken, "{state:?}");
+        assert_eq!(matches!(state, EntryState::Parking { .. }), take == TakeState::Taken, "{state:?}");
     }
 }

@@ -197,10 +197,12 @@ fn taken() -> (Rig, TimerId) {
 }
 
 #[test]
-fn what_this_owner_has_taken_and_not_sent_is_sent_once_it_is_found() {
+fn what_this_owner_has_taken_and_not_sent_is_sent_at_its_time_once_it_is_found() {
     let (mut rig, id) = taken();
     rig.engine.fetch(id);
-    rig.run(50);
+    rig.run(6_990);
+    assert_eq!(rig.take_deliveries(), [], "before it is due");
+    rig.run(10);
     assert_eq!(rig.take_deliveries().iter().map(|(_, d)| d.id).collect::<Vec<_>>(), [id]);
 }
 

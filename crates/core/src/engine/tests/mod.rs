@@ -1,6 +1,7 @@
 //! Single scenes of the engine on the in-memory model; whole lives are simulated in
 //! `tests/simulation.rs`.
 
+mod ahead;
 mod crossing;
 mod crowded;
 mod deadlines;
