@@ -292,10 +292,39 @@ pub(crate) struct SingleBench {
     pub(super) common: Common,
 }
 
+/// How many timers a second many clients schedule that wait for each answer
+///
+/// So many --clients, tasks that share one connection, schedule --timers timers, each client one at
+/// a time, and wait for each answer: the load of a web service whose requests make timers. With --rate they
+/// do so many a second together, each at times of its own, and an answer's time counts from there;
+/// without, as fast as they are answered (then --clients over the rate is the mean time of an
+/// answer). answer_p50_ms, answer_p99_ms, answer_max_ms: from the call until it is stored. Each
+/// round begins on an empty store (of one's own), and asks it at the end whether it has them all.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  mtimer bench clients --redis redis://127.0.0.1:6379\n  \
+    mtimer bench clients --rate 25000 --redis redis://127.0.0.1:6379       how long an answer takes at that rate\n  \
+    mtimer bench clients --clients 20 --keyed 0")]
+pub(crate) struct ClientsBench {
+    /// Clients
+    #[arg(long, value_name = "N", default_value_t = 500, value_parser = value_parser!(u64).range(1..=100_000))]
+    pub(super) clients: u64,
+    /// Timers a second, of all of them [default: as fast as they are answered]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..=1_000_000))]
+    pub(super) rate: Option<u64>,
+    /// Timers of a round, of all of them
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = value_parser!(u64).range(1..=50_000_000))]
+    pub(super) timers: u64,
+    /// So many of a hundred timers have a key, order-0, order-1, ...
+    #[arg(long, value_name = "PCT", default_value_t = 100, value_parser = percent, allow_negative_numbers = true)]
+    pub(super) keyed: u8,
+    #[command(flatten)]
+    pub(super) common: Common,
+}
+
 /// What all measurements take.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Common {
-    /// Rounds that count [default: 5; lateness, lifecycle and memory: 3; idle: 1]
+    /// Rounds that count [default: 5; clients, lateness, lifecycle and memory: 3; idle: 1]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=1_000))]
     rounds: Option<u32>,
     /// Rounds before that, which do not count

@@ -8,6 +8,7 @@
 
 mod args;
 mod bed;
+mod clients;
 mod edits;
 mod growth;
 mod idle;
@@ -67,6 +68,7 @@ pub(crate) enum Bench {
     Memory(args::MemoryBench),
     Idle(args::IdleBench),
     Single(args::SingleBench),
+    Clients(args::ClientsBench),
     /// What the others start: a broker that ends with the process that started it
     #[command(hide = true)]
     Broker(Box<super::broker::BrokerCommand>),
@@ -110,6 +112,7 @@ impl Bench {
             Self::Memory(bench) => &bench.common,
             Self::Idle(bench) => &bench.common,
             Self::Single(bench) => &bench.common,
+            Self::Clients(bench) => &bench.common,
             Self::Broker(_) => return None,
         })
     }
@@ -124,6 +127,7 @@ impl Bench {
             Self::Cancel(bench) => bench.edits.mix,
             Self::Reschedule(bench) => bench.edits.mix,
             Self::Memory(bench) => Mix { keyed: bench.keyed, ..Mix::default() },
+            Self::Clients(bench) => Mix { keyed: bench.keyed, ..Mix::default() },
             Self::Burst(_) | Self::Idle(_) | Self::Single(_) | Self::Broker(_) => Mix::default(),
         }
     }
@@ -153,6 +157,10 @@ impl Bench {
             Self::Single(bench) => {
                 let round = async |bed: &mut Bed, n| single::round(bed, bench, n).await;
                 rounds(bed, out, "single", bench.calls, bench.common.rounds(5), round).await
+            }
+            Self::Clients(bench) => {
+                let round = async |bed: &mut Bed, n| clients::round(bed, bench, n).await;
+                rounds(bed, out, "clients", bench.timers, bench.common.rounds(3), round).await
             }
             Self::Lateness(bench) => {
                 let mut exact = true;
