@@ -194,9 +194,10 @@ impl OwnedPartition {
     }
 
     /// Asks for the at-most-once timers that a claim up to `until` covers, so that no turn of the
-    /// store is needed for each when it is due: see "Taken ahead" in `docs/performance-notes.md`.
-    /// `credit`: of a destination no more than it could be sent now, since a crash makes those
-    /// that were taken and not sent unconfirmed. The others are taken when they are given out.
+    /// store is needed for each when it is due: see "timers taken ahead" in
+    /// `docs/performance-notes.md`. Of a destination no more than `credit`, which it has now: a
+    /// crash makes those unconfirmed that were taken and not sent. The others are taken when they
+    /// are given out.
     fn take_ahead(&mut self, until: Time, credit: impl Fn(DestIx) -> u64) {
         let mut left = BTreeMap::new();
         for id in self.table.pass_to_take(until) {

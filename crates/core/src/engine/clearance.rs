@@ -16,8 +16,8 @@
 //!
 //! An edit goes before the deadline: it was asked for first. A late acknowledgement holds only a
 //! timer that would otherwise be sent a second time: a stream of them must not keep an
-//! at-least-once timer from being sent. A taken timer needs no claim, since the take is one. It is
-//! sent also from a partition that is being given up, since the next owner could not send it. An
+//! at-least-once timer from being sent. A taken timer needs no claim, since the take is one. If it
+//! has been given to a member it is sent also from a partition that is being given up. An
 //! outgoing timer has left before later edits. One that may not go out any more is decided on as
 //! taken.
 //!
@@ -69,7 +69,7 @@ pub(super) trait Facts {
     fn is_expired(&self) -> bool;
     /// A cancel came too late: no further attempt follows.
     fn is_stopped(&self) -> bool;
-    /// A stored claim covers it.
+    /// A stored claim covers it, or the store has taken it.
     fn is_claimed(&self) -> bool;
     /// Too many wait for the destination's credit.
     fn is_backlog_full(&self) -> bool;

@@ -271,9 +271,10 @@ impl OwnedPartition {
     /// Queues again the operations that the store would not take for now.
     ///
     /// A move (take, park, unpark) is dropped if its timer has left the state of that move
-    /// meanwhile (of a take that is found out when it leaves), and waits on while an edit of the
-    /// timer is under way, which may put it elsewhere. Anything else does not wait: an edit is told of a delivery whose outcome the store does not
-    /// have, and of a timer that the edit has ended an outcome changes nothing.
+    /// meanwhile (a take only when its batch leaves), and waits on while an edit of the timer is
+    /// under way, which may put it elsewhere. Anything else does not wait: an edit is told of a
+    /// delivery whose outcome the store does not have, and of a timer that the edit has ended an
+    /// outcome changes nothing.
     pub(super) fn queue_put_off(&mut self) {
         for own in std::mem::take(&mut self.put_off) {
             let id = own.id();
