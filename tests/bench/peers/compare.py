@@ -2,7 +2,7 @@
 
 Invariant: whatever stands in one line of the table ran in the same run, in turn, on the same disk,
 and says how durable the two sides are to each other.
-Not here: installing (run), drivers (beanstalkd.py, bullmq/drive.mjs).
+Not here: installing (run), drivers (beanstalkd.py, bullmq/drive.mjs, asynq/main.go).
 """
 
 import argparse
@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import platform
+import re
 import shutil
 import signal
 import statistics
@@ -23,10 +24,13 @@ import beanstalkd
 import servers
 
 PAYLOAD_BYTES = 64
-LATENESS_RATE = 500
-# How long before it is due a timer of lateness is stored: longer than mtimer keeps in memory
-# (--preload, 5 s), so that both have to get it back from Redis.
-LATENESS_AHEAD_S = 7
+# The works at a steady rate, timers a second, the same for everybody: what is compared is how late
+# they are and what they use, so nobody may be near its limit.
+STEADY = ("lateness", "mix")
+STEADY_RATE = 500
+# How long before it is due a timer of these is stored: longer than mtimer keeps in memory
+# (--preload, 5 s), so that all have to get it back from Redis.
+STEADY_AHEAD_S = 7
 # A round may take this long at most; far more than the slowest peer needs for a million timers.
 ROUND_S = 1200
 # A measurement shorter than this decides nothing: what the machine did beside it weighs more than
@@ -51,32 +55,66 @@ LINES = [
     Line("schedule", "redis", "beanstalkd-memory", "equal", 1.2),
     Line("schedule", "redis", "beanstalkd-log", "weaker", None),
     Line("schedule", "redis", "bullmq", "equal", 7),
+    Line("schedule", "redis", "asynq", "equal", None),
     Line("fire", "embedded-sync", "beanstalkd-log", "stronger", 1.2),
     Line("fire", "embedded-fast", "beanstalkd-log", "equal", None),
     Line("fire", "redis", "beanstalkd-memory", "equal", 1.2),
     Line("fire", "redis", "beanstalkd-log", "weaker", None),
     Line("fire", "redis", "bullmq", "equal", 5),
+    Line("fire", "redis", "asynq-10ms", "equal", None),
     Line("schedule-ids", "redis", "bullmq", "equal", None),
+    Line("schedule-ids", "redis", "asynq", "equal", None),
     Line("cancel-ids", "redis", "bullmq", "equal", None),
+    Line("cancel-ids", "redis", "asynq", "equal", None),
     Line("lateness", "redis", "bullmq", "equal", None),
+    Line("lateness", "redis", "asynq-1ms", "equal", None),
+    Line("lateness", "redis", "asynq-5s", "equal", None),
+    Line("mix", "redis", "bullmq", "equal", None),
+    Line("mix", "redis", "asynq-1ms", "equal", None),
 ]
 WORKS = list(dict.fromkeys(line.work for line in LINES))
-# What mtimer measures for each work: where a job of a peer has an id of the application's, a timer
-# has a key.
+# What mtimer measures for each work.
 BENCH = {
     "schedule": ["schedule"],
     "fire": ["fire"],
-    "schedule-ids": ["schedule", "--keyed", 100],
-    "cancel-ids": ["cancel", "--keyed", 100, "--over", "1h"],
+    "schedule-ids": ["schedule"],
+    "cancel-ids": ["cancel", "--over", "1h"],
     "lateness": ["lateness"],
+    "mix": ["lateness"],
+}
+# Percentages of a work's timers, as mtimer's flags call them; it and the peers choose the same
+# timers. Where a timer has a key, a job of a peer has an id of the application's; where it is at
+# most once, the job has one attempt.
+NO_MIX = {"keyed": 0, "at_most_once": 0, "fail": 0}
+MIXES = {
+    "schedule-ids": {**NO_MIX, "keyed": 100},
+    "cancel-ids": {**NO_MIX, "keyed": 100},
+    "mix": {"keyed": 50, "at_most_once": 20, "fail": 2},
+}
+# When a job that failed is tried again: what `mtimer bench --fail` asks for.
+RETRY_MS = 500
+# How often a worker of asynq looks for tasks, in ms. 0 leaves its defaults: every 5 s for tasks
+# that are due, every second for tasks to run. It has no lower limit; a look takes part of a
+# millisecond. In fire all are due at once, and further looks only take time.
+ASYNQ_INTERVAL_MS = {"asynq-1ms": 1, "asynq-10ms": 10, "asynq-5s": 0}
+# The figures of a line, one row each, with the name of the row. Of all but rates less is better.
+RATES = {"rate_per_s": "(1/s)"}
+STEADY_FIGURES = {
+    "lateness_ms.p50": "p50 (ms)",
+    "lateness_ms.p99": "p99 (ms)",
+    "cpu_us_per_timer.programs": "programs (µs)",
+    "cpu_us_per_timer.redis": "Redis (µs)",
 }
 NOTES = """\
-Ratio: mtimer's median over the peer's (lateness: the peer's over mtimer's), lowest and highest of
-the rounds behind.
+Ratio: mtimer's median over the peer's (lateness and mix: the peer's over mtimer's), lowest and
+highest of the rounds behind.
+Programs, Redis: processor time for each timer, from adding it until it is settled; programs are
+mtimer's client and broker, or the process that adds and handles a peer's jobs.
 Durability, ours against theirs: embedded-sync answers after fsync, embedded-fast and beanstalkd's
-log sync every 50 ms; redis (no snapshots, no AOF), BullMQ on it and beanstalkd without log keep
-memory only. "weaker": memory of another process against a log on disk; it proves nothing, and
-stands here because people choose between them.
+log sync every 50 ms; redis (no snapshots, no AOF), BullMQ and asynq on it and beanstalkd without
+log keep memory only. "weaker": memory of another process against a log on disk; it proves nothing,
+and stands here because people choose between them.
+asynq knows whole seconds only; its tasks are due, and late, from the next one.
 "window": mtimer fired all while they fell due (one second), so its rate is the load's; "too short":
 under half a second; "busy machine": other programs used over 0.2 cores in a turn; "peer not fed":
 in some turn beanstalkd had work for less than 95 % of the time, so its figure is too low. None of
@@ -95,7 +133,10 @@ class Runner:
         if side.startswith("beanstalkd"):
             return self.beanstalkd(work, side == "beanstalkd-log")
         if side == "bullmq":
-            return self.bullmq(work)
+            return self.driver(work, "bullmq", ["node", "drive.mjs"])
+        if side.startswith("asynq"):
+            interval_ms = ASYNQ_INTERVAL_MS.get(side, 0)
+            return self.driver(work, "asynq", ["./drive"], interval_ms=interval_ms)
         return self.mtimer(work, side)
 
     def size(self):
@@ -117,7 +158,8 @@ class Runner:
             finally:
                 client.close()
 
-    def bullmq(self, work):
+    def driver(self, work, peer, command, **more):
+        """Runs a peer's driver, a program that is told by one JSON object what to do."""
         timers, warmup = self.size()
         with servers.redis(self.folder) as (port, _):
             ask = {
@@ -126,9 +168,14 @@ class Runner:
                 "payload": PAYLOAD_BYTES,
                 "timers": timers,
                 "warmup": warmup,
+                "rate": STEADY_RATE,
+                "over_s": self.options.over,
+                "ahead_s": STEADY_AHEAD_S,
+                "mix": MIXES.get(work, NO_MIX),
+                "retry_ms": RETRY_MS,
+                **more,
             }
-            ask.update(rate=LATENESS_RATE, over_s=self.options.over, ahead_s=LATENESS_AHEAD_S)
-            return self.program(["node", "drive.mjs", json.dumps(ask)], cwd=self.folder / "bullmq")
+            return self.program([*command, json.dumps(ask)], cwd=self.folder / peer)
 
     def mtimer(self, work, store):
         arguments = [
@@ -142,14 +189,17 @@ class Runner:
             1,
         ]
         arguments += ["--payload", PAYLOAD_BYTES]
-        if work == "lateness":
+        for name, percent in MIXES.get(work, {}).items():
+            if percent:
+                arguments += ["--" + name.replace("_", "-"), percent]
+        if work in STEADY:
             arguments += [
                 "--rate",
-                LATENESS_RATE,
+                STEADY_RATE,
                 "--over",
                 f"{self.options.over}s",
                 "--ahead",
-                f"{LATENESS_AHEAD_S}s",
+                f"{STEADY_AHEAD_S}s",
             ]
         else:
             arguments += ["--timers", self.options.timers]
@@ -168,14 +218,14 @@ class Runner:
     def as_asked(self, work, store, arguments):
         """A result of mtimer, if it says that it measured what its line in the table claims."""
         result = self.program(arguments)
-        asked = {"bench": BENCH[work][0], "durability": store, "payload_bytes": PAYLOAD_BYTES}
-        if work != "lateness":
+        asked = {
+            "bench": BENCH[work][0],
+            "durability": store,
+            "payload_bytes": PAYLOAD_BYTES,
+            "mix_percent": MIXES.get(work, NO_MIX),
+        }
+        if work not in STEADY:
             asked["timers"] = self.options.timers
-            asked["mix_percent"] = {
-                "at_most_once": 0,
-                "fail": 0,
-                "keyed": 100 if "--keyed" in BENCH[work] else 0,
-            }
         for key, value in asked.items():
             if result.get(key, value) != value:
                 raise servers.Failed(
@@ -244,27 +294,34 @@ def told(error):
 
 
 def brief(work, result):
-    if work == "lateness":
-        late = result["lateness_ms"]
-        return f"p50 {late['p50']:.2f} p99 {late['p99']:.2f} ms"
+    if work in STEADY:
+        return ", ".join(
+            f"{name} {figure(result, measure):.2f}" for measure, name in STEADY_FIGURES.items()
+        )
     fed = f", server fed {result['server_fed']:.0%} of the time" if "server_fed" in result else ""
     return f"{result['rate_per_s']:,.0f} a second{fed}"
 
 
+def figure(result, measure):
+    """One number of a result."""
+    group, _, name = measure.partition(".")
+    if name == "programs":
+        # mtimer's broker is a process of its own.
+        return result[group]["client"] + result[group].get("broker", 0)
+    return result[group][name] if name else result[group]
+
+
 def rows(lines, results, timers):
-    """The table: one row a line, for lateness one each for p50 and p99."""
+    """The table: one row for each figure of a line."""
     for line in lines:
-        for name in ("p50", "p99") if line.work == "lateness" else ("rate_per_s",):
+        for measure in STEADY_FIGURES if line.work in STEADY else RATES:
             ours, theirs = (
-                [
-                    one["lateness_ms"][name] if line.work == "lateness" else one[name]
-                    for one in results[line.work, side]
-                ]
+                [figure(one, measure) for one in results[line.work, side]]
                 for side in (line.ours, line.peer)
             )
             ratio = statistics.median(ours) / statistics.median(theirs)
             each = [our / their for our, their in zip(ours, theirs)]
-            if line.work == "lateness":
+            if measure not in RATES:
                 ratio, each = 1 / ratio, [1 / one for one in each]
             busiest = max(
                 one["others_cores"]
@@ -276,11 +333,11 @@ def rows(lines, results, timers):
                 default=None,
             )
             doubt = disturbed(busiest, fed) or (
-                None if line.work == "lateness" else undecided(line.work, timers, ours, theirs)
+                undecided(line.work, timers, ours, theirs) if measure in RATES else None
             )
             yield {
                 "work": line.work,
-                "measure": name if name == "rate_per_s" else f"lateness_ms.{name}",
+                "measure": measure,
                 "mtimer_store": line.ours,
                 "peer": line.peer,
                 "durability": line.durability,
@@ -329,12 +386,9 @@ def table(report):
         ]
     ]
     for row in report["rows"]:
-        late = row["work"] == "lateness"
-        work = f"lateness {row['measure'][-3:]} (ms)" if late else f"{row['work']} (1/s)"
-        figures = [
-            f"{row[key]['median']:,.2f}" if late else f"{row[key]['median']:,.0f}"
-            for key in ("mtimer", "peer_figure")
-        ]
+        work = f"{row['work']} {({**RATES, **STEADY_FIGURES})[row['measure']]}"
+        digits = 0 if row["measure"] in RATES else 2
+        figures = [f"{row[key]['median']:,.{digits}f}" for key in ("mtimer", "peer_figure")]
         goal = "" if row["goal"] is None else f"{row['goal']:g}"
         met = row["undecided"] or {None: "", True: "met", False: "missed"}[row["met"]]
         spread = "{:.2f}..{:.2f}".format(*row["ratio_spread"])
@@ -413,6 +467,10 @@ def versions(options):
         package = pathlib.Path(options.folder) / "bullmq/node_modules/bullmq/package.json"
         found["bullmq"] = json.loads(package.read_text())["version"]
         found["node"] = first_line(["node", "--version"])
+    if "asynq" not in options.left_out:
+        required = (pathlib.Path(options.folder) / "asynq/go.mod").read_text()
+        found["asynq"] = re.search(r"hibiken/asynq v(\S+)", required)[1]
+        found["go"] = first_line(["go", "version"]).split()[2][2:]
     return found
 
 
@@ -441,7 +499,8 @@ def parse():
         parser.error(f"no work is called {sorted(unknown)[0]!r}: there are {', '.join(WORKS)}")
     options.left_out = dict(entry.split("=", 1) for entry in options.without)
     if "redis" in options.left_out:
-        options.left_out.setdefault("bullmq", "it needs redis-server")
+        for peer in ("bullmq", "asynq"):
+            options.left_out.setdefault(peer, "it needs redis-server")
     return options
 
 

@@ -1,10 +1,10 @@
 // Drives BullMQ on a private Redis: node drive.mjs '{"work": ..., "port": ..., ...}', one JSON
 // object on standard output.
 //
-// Works: schedule {timers}, fire {timers}, schedule-ids {timers}, cancel-ids {timers}, lateness
-// {rate, over_s, ahead_s}; all take {payload, warmup}. Settings are those that make BullMQ fast:
-// jobs added in bulk, several bulks on the way, jobs removed once complete, concurrency 200,
-// thousands of removals on the way.
+// Works: schedule {timers}, fire {timers}, schedule-ids {timers}, cancel-ids {timers}, lateness and
+// mix {rate, over_s, ahead_s, mix, retry_ms}; all take {payload, warmup}. Settings are those that
+// make BullMQ fast: jobs added in bulk, several bulks on the way, jobs removed once complete,
+// concurrency 200, thousands of removals on the way.
 // Not here: starting Redis, and what the figures are compared with.
 import { Queue, Worker } from "bullmq";
 import { Redis } from "ioredis";
@@ -17,6 +17,10 @@ const CONCURRENCY = 200;
 // given in one turn.
 const REMOVALS = 2000;
 const HOUR_MS = 3_600_000;
+// Attempts of a job of a mix with failing ones; the third is used only if one is lost.
+const ATTEMPTS = 3;
+// The name of a job whose first attempt fails.
+const FAILING = "fails";
 
 const ask = JSON.parse(process.argv[2]);
 const connection = { host: "127.0.0.1", port: ask.port, maxRetriesPerRequest: null };
@@ -25,6 +29,8 @@ const queue = new Queue("bench", { connection });
 const admin = new Redis(connection);
 // Stored as JSON, whose quotes count.
 const data = "x".repeat(ask.payload - 2);
+
+class FirstAttemptFails extends Error {}
 
 const nowMs = () => performance.timeOrigin + performance.now();
 
@@ -62,7 +68,7 @@ async function measured(timers, work) {
     rate_per_s: timers / elapsed,
     cpu_us_per_timer: {
       client: (used.user + used.system) / timers,
-      server: ((await redisCpu()) - redis) * 1e6 / timers,
+      redis: ((await redisCpu()) - redis) * 1e6 / timers,
     },
     lost: 0,
   };
@@ -110,7 +116,7 @@ async function cancel(timers) {
 async function worker(timers, seen) {
   const handler = new Worker("bench", seen, { connection, concurrency: CONCURRENCY });
   handler.on("error", (error) => fail(error));
-  handler.on("failed", (_, error) => fail(error));
+  handler.on("failed", (_, error) => error instanceof FirstAttemptFails || fail(error));
   await handler.waitUntilReady();
   let completed = 0;
   const done = new Promise((resolve) => {
@@ -143,14 +149,45 @@ async function fire(timers, perS) {
 }
 
 /**
+ * Name and options of job `number` of the mix; its traits are those that `mtimer bench` gives to
+ * its timers (crates/cli/src/bench/mix.rs).
+ */
+function traits(number) {
+  const { keyed, at_most_once, fail: failing } = ask.mix;
+  const place = ((number % 100) * 61) % 100;
+  const keyPlace = ((number % 100) * 37 + (Math.floor(number / 100) % 100)) % 100;
+  const opts = { removeOnComplete: true };
+  if (keyPlace < keyed) {
+    opts.jobId = ownId(number);
+  }
+  // Without these a job has one attempt.
+  if (failing > 0 && place >= at_most_once) {
+    opts.attempts = ATTEMPTS;
+    opts.backoff = { type: "fixed", delay: ask.retry_ms };
+  }
+  const fails = place >= at_most_once && place < at_most_once + failing;
+  return { name: fails ? FAILING : "t", opts };
+}
+
+/**
  * Open loop: each job is added `ahead_s` before it is due, on time, whether or not the earlier ones
- * were answered.
+ * were answered. Lateness is that of first attempts.
  */
 async function lateness(rate, overS, aheadS) {
   const timers = Math.round(rate * overS);
   const late = [];
+  let calls = 0;
+  let expected = timers;
   const consumer = await worker(timers, async (job) => {
-    late.push(nowMs() - Number.parseFloat(job.data));
+    const now = nowMs();
+    calls++;
+    if (job.attemptsMade > 0) {
+      return;
+    }
+    late.push(now - Number.parseFloat(job.data));
+    if (job.name === FAILING) {
+      throw new FirstAttemptFails("the first attempt fails");
+    }
   });
   const adding = [];
   const result = await measured(timers, async () => {
@@ -161,7 +198,9 @@ async function lateness(rate, overS, aheadS) {
         const timestamp = Math.floor(nowMs());
         const body = String(due).padEnd(ask.payload - 2, " ");
         const delay = Math.max(0, due - timestamp);
-        adding.push(queue.add("t", body, { timestamp, delay, removeOnComplete: true }));
+        const { name, opts } = traits(number);
+        expected += name === FAILING ? 1 : 0;
+        adding.push(queue.add(name, body, { timestamp, delay, ...opts }));
       }
       await new Promise((resolve) => setTimeout(resolve, 1));
     }
@@ -169,12 +208,14 @@ async function lateness(rate, overS, aheadS) {
     await consumer.done;
   });
   await consumer.close();
+  const left = await queue.getJobCountByTypes("delayed", "waiting", "active", "failed");
   await clear();
   late.sort((a, b) => a - b);
   const at = (share) => late[Math.min(late.length - 1, Math.ceil(share * late.length) - 1)];
   const lateness_ms = { p50: at(0.5), p99: at(0.99), p999: at(0.999), max: late.at(-1) };
   const early = late.filter((ms) => ms < 0).length;
-  return { ...result, lateness_ms, early, lost: timers - late.length };
+  const lost = left + timers - late.length;
+  return { ...result, lateness_ms, early, lost, duplicates: calls - expected };
 }
 
 function fail(error) {
@@ -198,7 +239,7 @@ async function main() {
   } else if (ask.work === "fire") {
     await fire(ask.warmup, warm.rate_per_s);
     result = await fire(ask.timers, warm.rate_per_s);
-  } else if (ask.work === "lateness") {
+  } else if (ask.work === "lateness" || ask.work === "mix") {
     await lateness(ask.rate, 1, ask.ahead_s);
     result = await lateness(ask.rate, ask.over_s, ask.ahead_s);
   } else {
