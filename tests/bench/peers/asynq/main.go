@@ -38,7 +38,6 @@ const (
 	lanes       = 200
 	concurrency = 200
 	queue       = "default"
-	hour        = time.Hour
 	// How long the last tasks may take from their handlers until they are gone from Redis.
 	settledWithin = 10 * time.Second
 	plain         = "t"
@@ -77,12 +76,12 @@ type mix struct {
 }
 
 type result struct {
-	RatePerS   float64  `json:"rate_per_s"`
-	CPU        cpu      `json:"cpu_us_per_timer"`
-	Lost       int      `json:"lost"`
-	Early      int      `json:"early"`
-	Duplicates int      `json:"duplicates"`
-	Lateness   *lateEnd `json:"lateness_ms,omitempty"`
+	RatePerS   float64 `json:"rate_per_s"`
+	CPU        cpu     `json:"cpu_us_per_timer"`
+	Lost       int     `json:"lost"`
+	Early      int     `json:"early"`
+	Duplicates int     `json:"duplicates"`
+	Lateness   *tail   `json:"lateness_ms,omitempty"`
 }
 
 // Processor time: of this process, which adds and handles the tasks, and of Redis.
@@ -91,7 +90,7 @@ type cpu struct {
 	Redis  float64 `json:"redis"`
 }
 
-type lateEnd struct {
+type tail struct {
 	P50  float64 `json:"p50"`
 	P99  float64 `json:"p99"`
 	P999 float64 `json:"p999"`
@@ -159,9 +158,9 @@ func ownID(number int) string { return fmt.Sprintf("order-%d", number) }
 
 // spread gives due times over an hour, an hour or more from now.
 func spread(timers int) func(int) time.Time {
-	begin := time.Now().Add(hour)
+	begin := time.Now().Add(time.Hour)
 	return func(number int) time.Time {
-		return begin.Add(time.Duration(number) * hour / time.Duration(timers))
+		return begin.Add(time.Duration(number) * time.Hour / time.Duration(timers))
 	}
 }
 
@@ -377,7 +376,7 @@ func lateness(rate int, overS, aheadS float64) result {
 	at := func(share float64) float64 {
 		return late[min(len(late), int(math.Ceil(share*float64(len(late)))))-1]
 	}
-	done.Lateness = &lateEnd{P50: at(0.5), P99: at(0.99), P999: at(0.999), Max: at(1)}
+	done.Lateness = &tail{P50: at(0.5), P99: at(0.99), P999: at(0.999), Max: at(1)}
 	done.Early, _ = slices.BinarySearch(late, 0)
 	done.Lost, done.Duplicates = left, calls-expected
 	return done
