@@ -79,13 +79,20 @@ impl Engine {
         self.call(at, OpenCall::Release, Call::Release(left));
     }
 
-    /// Parks the timers that were taken and not sent: only this owner can send them, or say that it
-    /// did not.
+    /// Parks the timers that were taken and not sent, or are being taken: only this owner can send
+    /// them, or say that it did not. The store comes to a take under way before the park.
     fn park_unsent(&mut self, at: PartitionId) {
         let Some(p) = self.partition(at) else { return };
         let unsent = p.table.iter().filter(|(_, e)| e.is_taken_and_unsent());
         let mut unsent: Vec<TimerId> = unsent.map(|(id, _)| *id).collect();
         unsent.sort_unstable();
-        unsent.into_iter().for_each(|id| self.park(id));
+        for id in unsent {
+            let entry = self.partition(at).and_then(|p| p.table.get(id));
+            if let Some(member) = entry.and_then(|e| e.state.taking()) {
+                self.unsettled -= 1;
+                self.roster.give_back(member);
+            }
+            self.park(id);
+        }
     }
 }

@@ -52,9 +52,10 @@ impl TimerEntry {
         self.take != TakeState::NotAsked
     }
 
-    /// Whether the store has taken it and it was not sent, and nothing of it is on its way.
+    /// Whether the store has taken it, or is being asked to, and it was not sent.
     pub(super) fn is_taken_and_unsent(&self) -> bool {
-        self.take == TakeState::Taken && (self.state.is_idle() || matches!(self.state, EntryState::Waiting))
+        let is_unsent = matches!(self.state, EntryState::Waiting | EntryState::Taking { .. });
+        self.may_be_taken() && (is_unsent || self.state.is_idle())
     }
 
     /// Whether the take that was asked for is of use. It is not if the timer goes elsewhere.

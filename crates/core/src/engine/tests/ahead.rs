@@ -132,6 +132,29 @@ fn one_that_is_taken_goes_to_the_park_at_a_handover_and_the_next_owner_sends_it(
 }
 
 #[test]
+fn one_that_is_being_taken_when_the_broker_stops_goes_to_the_park_too() {
+    for is_given_out in [false, true] {
+        let mut rig = Rig::new(EngineOptions::default());
+        rig.join(1, "a", 10);
+        let timer = once(&mut rig, DUE);
+        rig.schedule(1, timer.clone());
+        rig.run(DUE - 40);
+        rig.answers_wait = true;
+        rig.run(if is_given_out { 50 } else { 30 });
+        assert!(is_taken(&rig, timer.id));
+        rig.stop();
+        rig.answers_wait = false;
+        rig.turn();
+        assert!(rig.released && rig.take_deliveries().is_empty());
+        assert_eq!(rig.engine.unsettled(), 0);
+        let mut next = Rig::on(rig.store, 2, rig.ms, EngineOptions::default());
+        next.join(1, "a", 10);
+        next.run(50);
+        assert_eq!(sent(&mut next), [timer.id]);
+    }
+}
+
+#[test]
 fn one_that_is_taken_is_unconfirmed_when_its_broker_dies() {
     let (rig, timer) = taken_ahead();
     let mut next = Rig::on(rig.store, 2, rig.ms, EngineOptions::default());
