@@ -1,13 +1,14 @@
 //! Into memory and out of it: timers that fire soon are loaded, within the budget; those that do
 //! not fit go back.
 
+use mtimer_store::ops::MoveAnswer;
 use mtimer_store::{Listed, Listing, Load, Loaded, Page, Place, Record, Taken, Verdict};
 use mtimer_types::{DeadReason, PartitionId, Time, TimerId, limits::MAX_PAGE};
 
 use super::calls::OpenCall;
 use super::partition::OwnedPartition;
 use super::pending::Own;
-use super::table::{ENTRY_BYTES, TakeState};
+use super::table::ENTRY_BYTES;
 use super::{Engine, EnginePhase};
 use crate::api::{Call, Counter, Effect, Now};
 
@@ -139,9 +140,8 @@ impl Engine {
             Some((record, Place::Taken { epoch: of, unconfirmed: false })) if of == epoch => {
                 let fire = record.timer.due.max(now.time);
                 self.adopt(now, record, fire, false);
-                if let Some(entry) = self.partition(id.partition()).and_then(|p| p.table.get_mut(id)) {
-                    entry.take = TakeState::Taken;
-                }
+                // One that is in memory may wait for just this.
+                self.taken(now, id, MoveAnswer::Done);
             }
             Some((record, Place::Parked)) => self.found_parked(record),
             Some((_, Place::Taken { .. })) => {}

@@ -207,6 +207,25 @@ fn what_this_owner_has_taken_and_not_sent_is_sent_at_its_time_once_it_is_found()
 }
 
 #[test]
+fn what_is_found_taken_while_its_take_waits_in_the_queue_is_sent() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    let timer = Timer { mode: Mode::AtMostOnce, ..rig.timer("a", 20) };
+    rig.schedule(1, timer.clone());
+    rig.run(10);
+    rig.engine.partition(P).unwrap().calls.hold_batches();
+    rig.run(15);
+    assert_eq!(rig.take_deliveries(), []);
+    apply(&rig, Op::take(timer.id, 0), Answer::Take(MoveAnswer::Done));
+    rig.engine.fetch(timer.id);
+    rig.run(1);
+    assert_eq!(rig.take_deliveries().iter().map(|(_, d)| d.id).collect::<Vec<_>>(), [timer.id]);
+    rig.engine.partition(P).unwrap().calls.release_batches();
+    rig.run(20);
+    assert_eq!(rig.take_deliveries(), []);
+}
+
+#[test]
 fn what_a_predecessor_has_taken_is_not_sent_when_it_is_found() {
     let (rig, id) = taken();
     let mut next = Rig::acquired(rig.store, 2, rig.ms, EngineOptions::default());
