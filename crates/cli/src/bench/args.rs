@@ -294,15 +294,16 @@ pub(crate) struct SingleBench {
 
 /// How many timers a second many clients schedule that wait for each answer
 ///
-/// So many --clients, tasks that share one connection, schedule --timers timers, each client one at
-/// a time, and wait for each answer: the load of a web service whose requests make timers. With --rate they
-/// do so many a second together, each at times of its own, and an answer's time counts from there;
-/// without, as fast as they are answered (then --clients over the rate is the mean time of an
-/// answer). answer_p50_ms, answer_p99_ms, answer_max_ms: from the call until it is stored. Each
-/// round begins on an empty store (of one's own), and asks it at the end whether it has them all.
+/// So many --clients schedule --timers timers, each client one at a time, and wait for each answer:
+/// the load of a web service whose requests make timers. They are tasks that share one connection.
+/// With --rate they schedule so many a second together, each client at times of its own, from which
+/// the time of its answer counts; without, as fast as they are answered (the mean time of an answer
+/// is --clients over the rate then). answer_p50_ms, answer_p99_ms, answer_max_ms: from the call
+/// until it is stored. Each round begins on an empty store (of one's own), and asks it at the end
+/// whether it has them all.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer bench clients --redis redis://127.0.0.1:6379\n  \
-    mtimer bench clients --rate 25000 --redis redis://127.0.0.1:6379       how long an answer takes at that rate\n  \
+    mtimer bench clients --rate 25000 --redis redis://127.0.0.1:6379       the time of an answer\n  \
     mtimer bench clients --clients 20 --keyed 0")]
 pub(crate) struct ClientsBench {
     /// Clients

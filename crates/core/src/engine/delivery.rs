@@ -231,8 +231,8 @@ impl Engine {
         self.roster.post(to, delivery);
     }
 
-    /// An at-most-once timer was taken: if it was given to a member, it may be sent, once. It is not
-    /// if an edit or a late acknowledgement of it is under way, whose answer decides, or if its
+    /// An at-most-once timer was taken. If it was given to a member it may be sent now, once. It is
+    /// not if an edit or a late acknowledgement of it is under way, whose answer decides, or if its
     /// deadline has passed; otherwise it goes to its member, to another one, or to the park.
     pub(super) fn taken(&mut self, now: Now, id: TimerId, answer: MoveAnswer) {
         let Some(entry) = self.partition(id.partition()).and_then(|p| p.table.get_mut(id)) else { return };

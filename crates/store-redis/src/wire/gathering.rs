@@ -1,7 +1,7 @@
 //! Calls that are made at the same time begin together, so that one write carries them.
 //!
-//! A write costs the broker a system call and wakes the server, however much it carries. While
-//! timers trickle, that is a large part of a timer's cost: see "Calls that share a write" in
+//! A write costs the broker a system call and wakes the server, however much it carries. Of timers
+//! that come one by one that is a large part of the cost: see "Calls that share a write" in
 //! `docs/performance-notes.md`. So a call waits until the tasks that can run have made theirs.
 //!
 //! Invariant: calls begin in the order in which they were made. Each begins when its task runs

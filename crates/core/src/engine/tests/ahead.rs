@@ -8,7 +8,7 @@ use crate::engine::partition::OwnedPartition;
 use crate::engine::pending::{Own, Pending};
 use crate::engine::table::TakeState;
 
-/// When the timer of [`taken_ahead`] is due, ms.
+/// When the timer of [`scheduled`] is due, ms.
 const DUE: u64 = 100;
 
 fn once(rig: &mut Rig, due_in: u64) -> Timer {
@@ -19,13 +19,20 @@ fn is_taken(rig: &Rig, id: TimerId) -> bool {
     rig.place(id) == Some(Place::Taken { epoch: rig.lane.epoch(), unconfirmed: false })
 }
 
-/// A broker with a client, and a timer that the store has taken; it is due in 10 ms.
-fn taken_ahead() -> (Rig, Timer) {
+/// A broker with a client, and a timer that is due in 40 ms and not claimed yet.
+fn scheduled() -> (Rig, Timer) {
     let mut rig = Rig::new(EngineOptions::default());
     rig.join(1, "a", 10);
     let timer = once(&mut rig, DUE);
     rig.schedule(1, timer.clone());
-    rig.run(DUE - 10);
+    rig.run(DUE - 40);
+    (rig, timer)
+}
+
+/// The same; the store has taken the timer, which is due in 10 ms.
+fn taken_ahead() -> (Rig, Timer) {
+    let (mut rig, timer) = scheduled();
+    rig.run(30);
     assert!(is_taken(&rig, timer.id) && rig.take_deliveries().is_empty());
     rig.take_replies();
     (rig, timer)
@@ -134,11 +141,7 @@ fn one_that_is_taken_goes_to_the_park_at_a_handover_and_the_next_owner_sends_it(
 #[test]
 fn one_that_is_being_taken_when_the_broker_stops_goes_to_the_park_too() {
     for is_given_out in [false, true] {
-        let mut rig = Rig::new(EngineOptions::default());
-        rig.join(1, "a", 10);
-        let timer = once(&mut rig, DUE);
-        rig.schedule(1, timer.clone());
-        rig.run(DUE - 40);
+        let (mut rig, timer) = scheduled();
         rig.answers_wait = true;
         rig.run(if is_given_out { 50 } else { 30 });
         assert!(is_taken(&rig, timer.id));
@@ -193,11 +196,7 @@ fn one_whose_client_has_gone_goes_to_the_park_and_is_sent_to_the_next() {
 
 #[test]
 fn a_take_that_is_not_answered_when_the_timer_is_due_is_awaited_and_not_repeated() {
-    let mut rig = Rig::new(EngineOptions::default());
-    rig.join(1, "a", 10);
-    let timer = once(&mut rig, DUE);
-    rig.schedule(1, timer.clone());
-    rig.run(DUE - 40);
+    let (mut rig, timer) = scheduled();
     rig.answers_wait = true;
     rig.run(70);
     assert_eq!(sent(&mut rig), []);
@@ -208,11 +207,7 @@ fn a_take_that_is_not_answered_when_the_timer_is_due_is_awaited_and_not_repeated
 
 #[test]
 fn a_take_that_the_store_refuses_is_asked_for_again() {
-    let mut rig = Rig::new(EngineOptions::default());
-    rig.join(1, "a", 10);
-    let timer = once(&mut rig, DUE);
-    rig.schedule(1, timer.clone());
-    rig.run(DUE - 40);
+    let (mut rig, timer) = scheduled();
     rig.read_only = true;
     rig.run(70);
     assert_eq!(sent(&mut rig), []);
@@ -224,11 +219,7 @@ fn a_take_that_the_store_refuses_is_asked_for_again() {
 /// Its take waits behind others in the queue: the move to the park leaves first.
 #[test]
 fn a_take_that_its_park_has_overtaken_does_not_leave() {
-    let mut rig = Rig::new(EngineOptions::default());
-    rig.join(1, "a", 10);
-    let timer = once(&mut rig, DUE);
-    rig.schedule(1, timer.clone());
-    rig.run(5);
+    let (mut rig, timer) = scheduled();
     let p = rig.engine.partition(P).unwrap();
     let leaves = |p: &mut OwnedPartition, own| p.complete(Time::ZERO, &mut Pending::Own(own)).is_some();
     p.table.get_mut(timer.id).unwrap().take = TakeState::Asked;
