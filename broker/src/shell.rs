@@ -21,7 +21,6 @@ use mtimer_protocol::{ErrorCode, Query, ServerMessage, Status};
 use mtimer_store::{Acquired, Census, Store};
 use mtimer_types::PartitionId;
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -183,11 +182,6 @@ impl Shell {
         self.tick_and_flush();
         while self.phase != StopPhase::Released {
             let event = self.next().await;
-            if matches!(event, ShellEvent::Lane(_)) {
-                // Answers that have arrived together are taken together: the calls that follow from
-                // them share a write.
-                yield_now().await;
-            }
             self.take(event)?;
             self.take_what_is_there()?;
             self.tick_and_flush();

@@ -194,7 +194,7 @@ impl OwnedPartition {
     }
 
     /// Asks for the at-most-once timers that a claim up to `until` covers, so that no turn of the
-    /// store is needed for each when it is due: see "timers taken ahead" in
+    /// store is needed for each when it is due: see "Timers taken ahead" in
     /// `docs/performance-notes.md`. Of a destination no more than `credit`, which it has now: a
     /// crash makes those unconfirmed that were taken and not sent. The others are taken when they
     /// are given out.

@@ -1,7 +1,7 @@
 //! One connection to one server, shared by all partitions of that server.
 //!
-//! Pipelines go to the `redis` crate's multiplexed connection in the order of the calls, those that
-//! are made at the same time together. Commands are sent once or not at all. A connection that breaks, or is silent while an answer is due, is
+//! Pipelines go to the `redis` crate's multiplexed connection in the order of the calls. Commands
+//! are sent once or not at all. A connection that breaks, or is silent while an answer is due, is
 //! over for good, and everything unanswered is [`Lost`].
 //!
 //! Not in here: the handling of answers, the choice of a server.
@@ -9,6 +9,7 @@
 use std::fmt::{self, Display};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -22,7 +23,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::access::ServerAccess;
-use super::gathering::Gathering;
 use super::node::{Lost, RedisNode};
 use super::reply::{Reply, in_resp2};
 use super::script;
@@ -83,7 +83,6 @@ struct ConnectionState {
     /// When the last answer came, and when one became due while none was: µs since `opened`.
     heard_us: AtomicU64,
     due_us: AtomicU64,
-    gathering: Arc<Gathering<Result<Vec<Value>, Lost>>>,
     /// The server, or why the connection is over. It is closed when the last call of it has ended.
     server: Mutex<Result<MultiplexedConnection, Lost>>,
     /// Cancelled when the connection is over.
@@ -208,9 +207,13 @@ impl RedisNode for RedisConnection {
             Ok(begun) => begun,
             Err(lost) => return ready(Err(lost)).boxed(),
         };
+        let mut exchange = unconstrained(exchange(server, commands, call)).boxed();
         // The first poll puts it into the crate's queue, which has space for it: that fixes the
         // order.
-        self.shared.gathering.call(unconstrained(exchange(server, commands, call)).boxed())
+        match exchange.poll_unpin(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(answers) => ready(answers).boxed(),
+            Poll::Pending => exchange,
+        }
     }
 
     fn is_over(&self) -> bool {
@@ -252,7 +255,6 @@ impl ConnectionState {
             unanswered: AtomicUsize::new(0),
             heard_us: AtomicU64::new(0),
             due_us: AtomicU64::new(0),
-            gathering: Arc::new(Gathering::new()),
             server: Mutex::new(Ok(server)),
             over: CancellationToken::new(),
             unused: CancellationToken::new(),

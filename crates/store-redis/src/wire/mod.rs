@@ -3,8 +3,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `node` | the interface of a server to the rest of the store |
-//! | `connection`, `gathering` | one connection; calls that go with one write |
-//! | `access`, `reply` | how to enter a server; reading its replies |
+//! | `connection`, `access`, `reply` | one connection; how to enter a server; reading its replies |
 //! | `pool`, `servers`, `topology` | one connection a server; which server has which hash slot |
 //! | `several` | the same question to several servers |
 //! | `sentinel` | which server is the master, according to the Sentinels |
@@ -22,7 +21,6 @@ mod confirm;
 mod connection;
 mod disk;
 mod fault;
-mod gathering;
 mod node;
 mod pool;
 mod replicas;
