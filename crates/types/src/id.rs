@@ -100,6 +100,8 @@ impl TimerId {
     /// Number of cohorts.
     pub const COHORTS: u8 = 1 << Self::COHORT_BITS;
 
+    /// Below the due time and the slot width at birth.
+    const BIRTH_SHIFT: u32 = 78;
     const COHORT_BITS: u32 = 6;
     const COHORT_SHIFT: u32 = Self::RANDOM_BITS - Self::COHORT_BITS;
 
@@ -114,8 +116,8 @@ impl TimerId {
         let random = random & ((1 << Self::RANDOM_BITS) - 1);
         Self(
             u128::from(due.as_ms()) << 80
-                | u128::from(width as u8) << 78
-                | u128::from(partition.0) << 62
+                | u128::from(width as u8) << Self::BIRTH_SHIFT
+                | u128::from(partition.0) << Self::RANDOM_BITS
                 | u128::from(random),
         )
     }
@@ -127,12 +129,12 @@ impl TimerId {
 
     /// Returns the slot width at birth.
     pub const fn birth_width(self) -> SlotWidth {
-        SlotWidth::from_bits((self.0 >> 78) as u8)
+        SlotWidth::from_bits((self.0 >> Self::BIRTH_SHIFT) as u8)
     }
 
     /// Returns the partition, which never changes.
     pub const fn partition(self) -> PartitionId {
-        PartitionId((self.0 >> 62) as u16)
+        PartitionId((self.0 >> Self::RANDOM_BITS) as u16)
     }
 
     /// Returns the same id in another cohort. Of `cohort` the low 6 bits are used.
@@ -170,6 +172,24 @@ impl TimerId {
     /// Makes an id of 16 bytes, big endian.
     pub const fn from_bytes(b: [u8; 16]) -> Self {
         Self(u128::from_be_bytes(b))
+    }
+
+    /// Returns the id without its partition as 14 bytes, big endian: among the ids of one partition
+    /// it is unique, and bytes sort like ids.
+    pub const fn to_local(self) -> [u8; 14] {
+        let local = self.0 >> Self::BIRTH_SHIFT << Self::RANDOM_BITS | self.random() as u128;
+        let [_, _, bytes @ ..] = local.to_be_bytes();
+        bytes
+    }
+
+    /// Makes the id of a partition that [`Self::to_local`] has made these bytes of.
+    pub fn from_local(partition: PartitionId, bytes: [u8; 14]) -> Self {
+        let mut all = [0; 16];
+        all[2..].copy_from_slice(&bytes);
+        let local = u128::from_be_bytes(all);
+        let random = local & ((1 << Self::RANDOM_BITS) - 1);
+        let birth = local >> Self::RANDOM_BITS << Self::BIRTH_SHIFT;
+        Self(birth | u128::from(partition.0) << Self::RANDOM_BITS | random)
     }
 }
 
@@ -256,6 +276,17 @@ mod tests {
             prop_assert_eq!(id.to_string().parse::<TimerId>().unwrap(), id);
             prop_assert_eq!(TimerId::from_bytes(id.to_bytes()), id);
             prop_assert_eq!(TimerId::from_u128(id.as_u128()), id);
+        }
+
+        #[test]
+        fn an_id_is_the_same_without_its_partition_and_with_it(n: u128, other: u128) {
+            let (id, other) = (TimerId::from_u128(n), TimerId::from_u128(other));
+            let elsewhere = TimerId::from_local(PartitionId(3), id.to_local());
+            prop_assert_eq!(TimerId::from_local(id.partition(), id.to_local()), id);
+            prop_assert_eq!(elsewhere.partition(), PartitionId(3));
+            prop_assert_eq!(elsewhere.to_local(), id.to_local());
+            let other = TimerId::from_local(id.partition(), other.to_local());
+            prop_assert_eq!(id.cmp(&other), id.to_local().cmp(&other.to_local()));
         }
 
         #[test]

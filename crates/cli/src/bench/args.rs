@@ -303,7 +303,7 @@ pub(crate) struct SingleBench {
 /// whether it has them all.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer bench clients --redis redis://127.0.0.1:6379\n  \
-    mtimer bench clients --rate 25000 --redis redis://127.0.0.1:6379       the time of an answer\n  \
+    mtimer bench clients --rate 25000 --redis redis://127.0.0.1:6379   the time of an answer\n  \
     mtimer bench clients --clients 20 --keyed 0")]
 pub(crate) struct ClientsBench {
     /// Clients

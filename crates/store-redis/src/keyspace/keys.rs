@@ -6,7 +6,7 @@
 use std::fmt;
 
 use mtimer_store::StoreError;
-use mtimer_types::{PartitionId, SlotWidth, Time, limits};
+use mtimer_types::{PartitionId, SlotWidth, Time, TimerId, limits};
 
 use super::levels::siblings;
 
@@ -108,13 +108,19 @@ pub(crate) fn topology(cluster: &str) -> String {
 /// The keys of one partition.
 #[derive(Clone, Debug)]
 pub(crate) struct Keyspace {
+    partition: PartitionId,
     tail: String,
 }
 
 impl Keyspace {
     /// The keys of a partition of a cluster whose name [`check_cluster`] has passed.
     pub(crate) fn new(cluster: &str, partition: PartitionId) -> Self {
-        Self { tail: format!("{{{partition}}}:{cluster}") }
+        Self { partition, tail: format!("{{{partition}}}:{cluster}") }
+    }
+
+    /// The id whose field, or value, this is. `None`: it is none.
+    pub(crate) fn id(&self, field: &[u8]) -> Option<TimerId> {
+        field.try_into().ok().map(|field| TimerId::from_local(self.partition, field))
     }
 
     /// Hash: epoch, nonce, seq and claims of the owner.

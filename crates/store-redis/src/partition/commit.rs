@@ -10,7 +10,6 @@ use super::knowledge::Knowledge;
 use super::owner::Owner;
 use super::writer::{TakenOut, Written};
 use crate::keyspace::keys::{HashKey, SlotKey};
-use crate::keyspace::value::decode_id;
 use crate::wire::Reply;
 
 /// The outcome of a write.
@@ -104,7 +103,7 @@ impl Owner {
         let keys = slots.iter().map(|slot| self.known.space.hash(HashKey::Slot(*slot)));
         let found = self.writer.read_each("HKEYS", keys).await?;
         for (slot, ids) in slots.into_iter().zip(found) {
-            let ids: Vec<_> = ids.items().iter().filter_map(|id| decode_id(id.bytes()?)).collect();
+            let ids: Vec<_> = ids.items().iter().filter_map(|id| self.known.space.id(id.bytes()?)).collect();
             if ids.is_empty() {
                 self.known.catalog.emptied(slot);
             } else if self.known.catalog.knows_ids(slot) {

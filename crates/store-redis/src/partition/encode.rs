@@ -117,7 +117,7 @@ impl Draft {
         if listing == ListingKey::Taken {
             self.note.no_more_taken.push(id);
         }
-        self.unlisted.push(listing, [&id.to_bytes()]);
+        self.unlisted.push(listing, [&id.to_local()]);
     }
 
     /// A timer leaves its slot.
@@ -127,13 +127,13 @@ impl Draft {
 
     /// A key becomes free if it still names the timer.
     pub(crate) fn free(&mut self, key: KeyField, id: TimerId) {
-        self.freed.push((), [&key, &id.to_bytes()]);
+        self.freed.push((), [&key, &id.to_local()]);
         self.note.freed_keys.push(KeyedHash::of_key(&key));
     }
 
     /// A timer that this owner has taken ends.
     pub(crate) fn end_taken(&mut self, shard: u8, id: TimerId) {
-        self.unmoved.push(shard, [&id.to_bytes()]);
+        self.unmoved.push(shard, [&id.to_local()]);
         self.note.moved_back.push(id);
         self.unlist(ListingKey::Taken, id);
     }
@@ -173,7 +173,7 @@ impl Knowledge {
 
     /// Remembers how a timer has ended.
     pub(crate) fn remember_end(&self, draft: &mut Draft, id: TimerId, how: Ended, now: Time) {
-        self.remember(draft, &id.to_bytes(), &encode_ended(how), now);
+        self.remember(draft, &id.to_local(), &encode_ended(how), now);
     }
 
     fn remember(&self, draft: &mut Draft, field: &[u8], outcome: &[u8], now: Time) {
@@ -190,7 +190,7 @@ impl Knowledge {
         let field = self.secret.key(&key.dest, &key.key);
         match (key.after, key.before) {
             (Some(id), before) => {
-                draft.set(HashKey::AppKeys, &field, &id.to_bytes());
+                draft.set(HashKey::AppKeys, &field, &id.to_local());
                 draft.note.keyed.extend(before.is_none().then(|| KeyedHash::of_key(&field)));
             }
             (None, Some(id)) => draft.free(field, id),
@@ -214,7 +214,7 @@ impl Knowledge {
         match (from.is_some_and(has_entry), to.is_some_and(has_entry)) {
             (true, false) => {
                 let shard = self.secret.id(id).shard();
-                draft.unmoved.push(shard, [&id.to_bytes()]);
+                draft.unmoved.push(shard, [&id.to_local()]);
                 draft.note.moved_back.push(id);
             }
             (false, true) => draft.note.moved.push(id),
@@ -244,7 +244,7 @@ impl Knowledge {
         now: Time,
     ) -> Location {
         let dest = self.dests.intern(&row.record.timer.dest);
-        let (id, field) = (row.id(), row.id().to_bytes());
+        let (id, field) = (row.id(), row.id().to_local());
         let At::Pending { fire, tier } = row.at else {
             let value = encode_moved(row, dest).unwrap_or_default();
             draft.set(HashKey::Moved(self.secret.id(id).shard()), &field, &value);
@@ -300,13 +300,13 @@ impl Knowledge {
             draft.note.taken.push(row.id());
         }
         self.position += 1;
-        draft.listed.push(listing, [self.position.to_string().as_bytes(), &row.id().to_bytes()]);
+        draft.listed.push(listing, [self.position.to_string().as_bytes(), &row.id().to_local()]);
     }
 
     /// Takes a timer out of the listing of its place.
     fn unlist(&mut self, draft: &mut Draft, row: &Row) {
         match self.listing_of(row) {
-            Some(ListingKey::ParkOf(number)) => _ = draft.unparked.push(number, [&row.id().to_bytes()]),
+            Some(ListingKey::ParkOf(number)) => _ = draft.unparked.push(number, [&row.id().to_local()]),
             Some(listing) => draft.unlist(listing, row.id()),
             None => {}
         }
@@ -365,7 +365,7 @@ impl Knowledge {
         for timers in draft.leaving.chunk_by(|(one, _), (other, _)| one == other) {
             let slot = timers[0].0;
             let index = self.space.index(self.catalog.index(slot));
-            let fields = timers.iter().map(|(_, id)| id.to_bytes());
+            let fields = timers.iter().map(|(_, id)| id.to_local());
             let command =
                 writes.take_out(&self.space.hash(HashKey::Slot(slot)), &index, &slot.to_string(), fields);
             leaving.extend(timers.iter().map(|(slot, id)| (command, *slot, *id)));

@@ -93,7 +93,7 @@ impl Owner {
         let mut reads = Pipeline::new();
         for (id, _) in entries {
             let shard = self.known.space.hash(HashKey::Moved(self.known.secret.id(*id).shard()));
-            reads.cmd("HSTRLEN").arg(shard).arg(&id.to_bytes());
+            reads.cmd("HSTRLEN").arg(shard).arg(&id.to_local());
         }
         let mut bytes = 0;
         let fits = |length: &u64| {

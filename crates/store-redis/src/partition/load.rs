@@ -16,7 +16,7 @@ use super::fields::FieldLookup;
 use super::owner::Owner;
 use crate::keyspace::catalog::LoadStep;
 use crate::keyspace::keys::{HashKey, IndexKey, SlotKey};
-use crate::keyspace::value::{decode_id, decode_pending, encode_moved_to};
+use crate::keyspace::value::{decode_pending, encode_moved_to};
 use crate::wire::Reply;
 
 /// Split steps (of up to five slots of about 128 timers) of one load.
@@ -137,7 +137,7 @@ impl Owner {
             for StoredTimer { id, is_implied, .. } in stored.iter().filter(|_| !is_own) {
                 let hash = self.known.secret.id(*id);
                 if !is_implied || self.known.moved.may_have(hash) {
-                    let entry = lookup.push(HashKey::Moved(hash.shard()), [&id.to_bytes()]);
+                    let entry = lookup.push(HashKey::Moved(hash.shard()), [&id.to_local()]);
                     doubtful.insert((*slot, *id), entry);
                 }
             }
@@ -163,7 +163,7 @@ impl Owner {
     /// The timers of a slot that can be read.
     fn stored(&mut self, pairs: Vec<(Value, Value)>) -> Vec<StoredTimer> {
         let timer = |(id, value): (Value, Value)| {
-            let (id, value) = (decode_id(id.bytes()?)?, value.into_bytes()?);
+            let (id, value) = (self.known.space.id(id.bytes()?)?, value.into_bytes()?);
             let read = decode_pending(id, &value, |number| self.known.dests.name(number));
             let (row, is_implied) = self.readable(read)?;
             Some(StoredTimer { id, value, row, is_implied })
@@ -208,7 +208,7 @@ impl Owner {
         let mut draft = Draft::default();
         for (from, timer) in timers {
             let At::Pending { fire, .. } = timer.row.at else { continue };
-            let (id, width) = (timer.id.to_bytes(), self.known.catalog.split_width(*from));
+            let (id, width) = (timer.id.to_local(), self.known.catalog.split_width(*from));
             let (track, size) = (from.track, timer.value.len());
             let place = self.known.catalog.place(timer.id, fire, track, width, size, draft.placements());
             draft.set(HashKey::Slot(place.slot), &id, &timer.value);

@@ -19,9 +19,7 @@ use super::locations::Locations;
 use super::owner::Owner;
 use crate::keyspace::keys::{HashKey, OutcomeBucket, SlotKey};
 use crate::keyspace::secret::KeyedHash;
-use crate::keyspace::value::{
-    self, Location, MovedEntry, decode_ended, decode_id, decode_moved, decode_pending,
-};
+use crate::keyspace::value::{self, Location, MovedEntry, decode_ended, decode_moved, decode_pending};
 
 /// Where the answer to a need comes from.
 enum NeedSource {
@@ -115,7 +113,7 @@ impl Owner {
                     }
                 }
                 NeedFields::Key { dest, key, holder: index } => {
-                    match found[index].as_ref().and_then(|id| decode_id(id)) {
+                    match found[index].as_ref().and_then(|id| self.known.space.id(id)) {
                         Some(holder) => indirect.held.push((dest, key, holder)),
                         None => view.learn(Fact::Key(dest, key, None)),
                     }
@@ -209,7 +207,7 @@ impl Owner {
     ) -> Result<Vec<(TimerId, Option<Row>, Location)>, LaneError> {
         let mut lookup = FieldLookup::default();
         for (id, slot) in &timers {
-            lookup.push(HashKey::Slot(*slot), [&id.to_bytes()]);
+            lookup.push(HashKey::Slot(*slot), [&id.to_local()]);
         }
         let found = self.look_up(lookup).await?;
         let mut rows = Vec::with_capacity(timers.len());
@@ -263,7 +261,7 @@ impl Knowledge {
         match need {
             Need::Row(id) => {
                 let hash = self.secret.id(id);
-                let field = id.to_bytes();
+                let field = id.to_local();
                 let moved = self.moved.may_have(hash);
                 let moved = moved.then(|| lookup.push(HashKey::Moved(hash.shard()), [&field]));
                 let candidates = self.catalog.candidates(id).into_iter();
@@ -282,7 +280,7 @@ impl Knowledge {
                 let holder = lookup.push(HashKey::AppKeys, [&field]);
                 NeedSource::Fields(NeedFields::Key { dest, key, holder })
             }
-            Need::Ended(id) => match self.look_up_outcome(lookup, &id.to_bytes(), now) {
+            Need::Ended(id) => match self.look_up_outcome(lookup, &id.to_local(), now) {
                 buckets if buckets.is_empty() => NeedSource::Known(Fact::Ended(id, None)),
                 buckets => NeedSource::Fields(NeedFields::Ended { id, buckets }),
             },

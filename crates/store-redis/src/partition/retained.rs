@@ -15,7 +15,7 @@ use super::fields::FieldLookup;
 use super::locations::Locations;
 use super::owner::Owner;
 use crate::keyspace::keys::{HashKey, ListingKey};
-use crate::keyspace::value::{Location, MovedEntry, decode_id, decode_moved};
+use crate::keyspace::value::{Location, MovedEntry, decode_moved};
 use crate::wire::Reply;
 
 impl Owner {
@@ -31,7 +31,8 @@ impl Owner {
             reads.cmd("ZRANGE").arg(self.known.space.listing(of)).arg(from).arg("+inf").arg("BYSCORE");
         range.arg("LIMIT").arg(0).arg(limit).arg("WITHSCORES");
         let answer = self.writer.read_as_owner(&reads).await?.into_iter().next().unwrap_or_default();
-        let entry = |(id, position): (Value, Value)| Some((decode_id(id.bytes()?)?, position.number()?));
+        let entry =
+            |(id, position): (Value, Value)| Some((self.known.space.id(id.bytes()?)?, position.number()?));
         Ok(answer.into_pairs().into_iter().filter_map(entry).collect())
     }
 
@@ -43,7 +44,7 @@ impl Owner {
         let mut lookup = FieldLookup::default();
         let ids: Vec<TimerId> = ids.collect();
         for id in &ids {
-            lookup.push(HashKey::Moved(self.known.secret.id(*id).shard()), [&id.to_bytes()]);
+            lookup.push(HashKey::Moved(self.known.secret.id(*id).shard()), [&id.to_local()]);
         }
         let mut rows = Vec::new();
         for (id, value) in ids.into_iter().zip(self.look_up(lookup).await?) {

@@ -417,7 +417,7 @@ fn alike_keys() -> Check {
         let key = |timer: &Timer| run.shared.secret.key(&timer.dest, timer.key.as_ref().unwrap());
         let field = key(&other);
         let hash = Keyspace::new(&run.shared.cluster, PARTITION).hash(HashKey::AppKeys);
-        let named = [b"HSET", hash.as_bytes(), &field, &one.id.to_bytes()].map(<[u8]>::to_vec);
+        let named = [b"HSET", hash.as_bytes(), &field, &one.id.to_local()].map(<[u8]>::to_vec);
         run.server.state().data.run(&named);
         let by_key = Target::Key(other.dest.clone(), other.key.clone().unwrap());
         let found = alive(run.owner.get(by_key.clone()).await)?.map(|(record, _)| record.timer.id);
@@ -440,7 +440,7 @@ fn stale_key() -> Check {
         let batch = |op| Batch { ops: vec![op], ..empty() };
         let field = run.shared.secret.key(&other.dest, other.key.as_ref().unwrap());
         let hash = Keyspace::new(&run.shared.cluster, PARTITION).hash(HashKey::AppKeys);
-        let named = [b"HSET", hash.as_bytes(), &field, &one.id.to_bytes()].map(<[u8]>::to_vec);
+        let named = [b"HSET", hash.as_bytes(), &field, &one.id.to_local()].map(<[u8]>::to_vec);
         run.server.state().data.run(&named);
         run.take_over().await?;
         alive(run.owner.apply(batch(schedule(&one)), HandedOver::now()).await)?;

@@ -105,6 +105,17 @@ fn it_is_too_late_to_move_one_that_is_taken_and_it_is_sent_at_its_time() {
 }
 
 #[test]
+fn one_that_is_moved_with_the_claim_is_moved_and_not_taken() {
+    let (mut rig, timer) = scheduled();
+    rig.take_replies();
+    let due = timer.due + 5_000;
+    rig.ask(1, vec![ops::Reschedule { target: timer.id.into(), due, request: 1 }.into()]);
+    rig.run(DUE);
+    assert_eq!(rig.take_replies(), [RescheduleReply::Rescheduled(timer.id).into()]);
+    assert!(!is_taken(&rig, timer.id) && rig.take_deliveries().is_empty());
+}
+
+#[test]
 fn one_that_is_taken_and_read_anew_is_not_sent_early() {
     let mut rig = Rig::new(EngineOptions::default());
     rig.join(1, "a", 10);
