@@ -100,7 +100,7 @@ impl TimerId {
     /// Number of cohorts.
     pub const COHORTS: u8 = 1 << Self::COHORT_BITS;
 
-    /// Below the due time and the slot width at birth.
+    /// Bits below the due time and the slot width at birth.
     const BIRTH_SHIFT: u32 = 78;
     const COHORT_BITS: u32 = 6;
     const COHORT_SHIFT: u32 = Self::RANDOM_BITS - Self::COHORT_BITS;
@@ -174,15 +174,15 @@ impl TimerId {
         Self(u128::from_be_bytes(b))
     }
 
-    /// Returns the id without its partition as 14 bytes, big endian: among the ids of one partition
-    /// it is unique, and bytes sort like ids.
+    /// Returns the id without its partition, as 14 bytes, big endian: birth due time, slot width,
+    /// cohort, random. Within one partition these bytes are unique, and sort like ids.
     pub const fn to_local(self) -> [u8; 14] {
         let local = self.0 >> Self::BIRTH_SHIFT << Self::RANDOM_BITS | self.random() as u128;
         let [_, _, bytes @ ..] = local.to_be_bytes();
         bytes
     }
 
-    /// Makes the id of a partition that [`Self::to_local`] has made these bytes of.
+    /// Makes an id of a partition and the bytes that [`TimerId::to_local`] returned.
     pub fn from_local(partition: PartitionId, bytes: [u8; 14]) -> Self {
         let mut all = [0; 16];
         all[2..].copy_from_slice(&bytes);
@@ -310,6 +310,12 @@ mod tests {
                 prop_assert_eq!(id.to_string(), s.to_ascii_lowercase());
             }
         }
+    }
+
+    #[test]
+    fn the_bytes_without_the_partition_are_pinned() {
+        let id = TimerId::with_width(Time::from_ms(0x0102_0304_0506), SlotWidth::Day, PartitionId(9), 0x0b0c);
+        assert_eq!(id.to_local(), [1, 2, 3, 4, 5, 6, 0xc0, 0, 0, 0, 0, 0, 0x0b, 0x0c]);
     }
 
     #[test]

@@ -118,7 +118,8 @@ impl Keyspace {
         Self { partition, tail: format!("{{{partition}}}:{cluster}") }
     }
 
-    /// The id whose field, or value, this is. `None`: it is none.
+    /// Decodes a stored id: a field, or the value of an application key. `None`: it has another
+    /// length.
     pub(crate) fn id(&self, field: &[u8]) -> Option<TimerId> {
         field.try_into().ok().map(|field| TimerId::from_local(self.partition, field))
     }

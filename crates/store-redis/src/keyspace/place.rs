@@ -50,11 +50,17 @@ impl Placed {
     }
 }
 
-/// Of the bits that choose a sibling of a second, those that are taken from the fire time, down to
-/// 31 ms: timers of about the same time, which are mostly filed and settled together, share
-/// siblings. The others are the hash's: timers of the same millisecond spread.
+/// Of the bits that choose a sibling of a second, those that are taken from the fire time: timers
+/// of about the same time, which are mostly filed and settled together, share siblings. The others
+/// are the hash's: timers of the same millisecond spread. With bits of the time alone, up to the
+/// fifth, `bench burst` takes 1.8 times the commands at 0.87 of the rate.
 const fn time_bits(level: u32) -> u32 {
-    if bits(level) < 5 { bits(level) } else { 5 }
+    match level {
+        0 | 1 => 0,
+        2 => 2,
+        3 => 4,
+        _ => 5,
+    }
 }
 
 #[cfg(test)]

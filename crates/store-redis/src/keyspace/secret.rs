@@ -46,7 +46,8 @@ impl KeyedHash {
     }
 }
 
-/// The field of an application key. Two keys with the same field are possible, if hardly: code that
+/// The field of an application key: the first 112 bits of its hash, since longer fields take twice
+/// the memory ([`super::value`]). Two keys with the same field are possible, if hardly: code that
 /// reads a timer through it compares destination and key with the timer's own.
 pub(crate) type KeyField = [u8; 14];
 

@@ -18,8 +18,9 @@
 //! A timer has no entry in `moved` if it is in a slot that its id implies and was neither attempted
 //! nor stopped.
 //!
-//! An id is [`TimerId::to_local`]: the key's name says its partition. With 16 bytes a field takes
-//! twice as much of the allocator, as does a key's: 104 bytes for each application key, and not 72.
+//! An id is [`TimerId::to_local`]: its partition is in the name of the Redis key. Redis adds two
+//! bytes to a field, so 14 bytes take 16 of its allocator, and 16 bytes take 32. `bench memory
+//! --keyed 100` weighs 119 bytes a timer with 14, and 154 with 16.
 //!
 //! Integers are little endian, times are milliseconds, records are [`Record::encode`]'s, whose
 //! first byte is below 128. Any value may be damaged: that is an error, which names the timer.
