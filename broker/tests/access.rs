@@ -9,11 +9,13 @@ use std::path::Path;
 use mtimer_access::{Token, TokenEntry};
 use mtimer_broker::{AccessOptions, Broker, BrokerOptions, BrokerTlsOptions, start};
 use mtimer_protocol::ops::{Cancel, CancelReply, Purge, ScheduleReply};
+use mtimer_protocol::sample::{all_counts, all_pending};
 use mtimer_protocol::{
-    ClientMessage, ErrorCode, Hello, OpReply, Query, QueryAnswer, RequestOp, Role, ServerMessage,
+    ClientMessage, CountsQuery, ErrorCode, Hello, OpReply, PendingQuery, Query, QueryAnswer, RequestOp, Role,
+    ServerMessage,
 };
 use mtimer_store::MemoryStore;
-use mtimer_types::{HandlerOutcome, Key, Target};
+use mtimer_types::{Filter, HandlerOutcome, Key, Target};
 use support::tokens::{entry, guarded, replace_file, token, with_token, write_tokens};
 use support::{Client, TIMEOUT, count, dest, hello, options, schedule, timer};
 use tokio::time::timeout;
@@ -111,6 +113,25 @@ async fn each_operation_is_allowed_or_refused_by_itself() {
     assert!(matches!(client.query(Query::Get(mine.id.into())).await, QueryAnswer::Timer(Some(_))));
     assert!(failed(&client.query(Query::Get(other.id.into())).await));
     assert!(failed(&client.query(Query::Status).await));
+    let pending =
+        |filter| Query::Pending(PendingQuery { filter, ..all_pending(mine.id.partition().0) }.into());
+    let listed = client.query(pending(Filter::of(&dest("mine")))).await;
+    let QueryAnswer::Pending { rows, next: None } = &listed else { panic!("{listed:?}") };
+    assert_eq!(rows.iter().map(|row| row.view.timer.id).collect::<Vec<_>>(), [mine.id]);
+    for filter in [Filter::default(), Filter::of(&dest("other"))] {
+        assert!(failed(&client.query(pending(filter)).await));
+    }
+    let counts = |group: &str, app: Option<&str>| {
+        let (group, app) = (Some(group.to_owned()), app.map(str::to_owned));
+        Query::Counts(CountsQuery { group, app, ..all_counts(mine.id.partition().0) })
+    };
+    let group = dest("mine").group().to_owned();
+    let counted = client.query(counts(&group, Some("mine"))).await;
+    let QueryAnswer::Counts { rows, next: None, uncounted: 0 } = &counted else { panic!("{counted:?}") };
+    assert_eq!(rows.iter().map(|row| (&row.dest, row.pending)).collect::<Vec<_>>(), [(&dest("mine"), 1)]);
+    for app in [None, Some("other")] {
+        assert!(failed(&client.query(counts(&group, app)).await));
+    }
     assert!(failed(&client.query(Query::Drain { broker: "b".to_owned(), drain: true }).await));
     client.register(1, "mine", 1).await;
     let refused = client.next().await.unwrap();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use mtimer_access::{TokenEntry, Verb};
 use mtimer_broker::{AccessOptions, Broker, BrokerOptions, PeerToken};
-use mtimer_protocol::sample::Parts;
+use mtimer_protocol::sample::{Parts, all_counts, all_pending};
 use mtimer_protocol::{
     ClientMessage, ErrorCode, Hello, OpReply, Query, QueryAnswer, RequestOp, Role, ServerMessage,
     SettleRefusal, Settlement,
@@ -150,6 +150,8 @@ async fn each_verb_opens_its_own_requests_and_no_others() {
             (Query::Get(new.id.into()), Verb::Read),
             (Query::Dead { group: None, app: None, cursor: None, limit: 1 }, Verb::Read),
             (Query::Unconfirmed { cursor: None, limit: 1 }, Verb::Read),
+            (Query::Pending(all_pending(0).into()), Verb::Read),
+            (Query::Counts(all_counts(0)), Verb::Read),
             (Query::Status, Verb::Read),
             (Query::Cluster, Verb::Read),
             (Query::Broker, Verb::Read),

@@ -1,6 +1,7 @@
 //! Answers to a client's calls.
 
-use mtimer_types::TimerId;
+use mtimer_protocol::DestinationCounts;
+use mtimer_types::{Destination, TimerId};
 
 /// Answers a schedule: the timer is stored, at the durability level that [`Info::durability`]
 /// names.
@@ -102,4 +103,40 @@ pub struct DeadFilter {
     pub group: Option<String>,
     /// Only of this app.
     pub app: Option<String>,
+}
+
+/// Says which destinations are counted. The default counts all.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DestinationFilter {
+    /// Only of this group.
+    pub group: Option<String>,
+    /// Only of this app.
+    pub app: Option<String>,
+}
+
+/// This destination.
+impl From<&Destination> for DestinationFilter {
+    fn from(dest: &Destination) -> Self {
+        Self { group: Some(dest.group().into()), app: Some(dest.app().into()) }
+    }
+}
+
+/// This destination.
+impl From<Destination> for DestinationFilter {
+    fn from(dest: Destination) -> Self {
+        Self::from(&dest)
+    }
+}
+
+/// Answers how many timers destinations have: the sums over all partitions.
+///
+/// Partitions are asked at different times, so the sums show no one instant. A timer is in one
+/// partition for its life, so none is counted in two of them.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Destinations {
+    /// Destinations that have timers, in order.
+    pub rows: Vec<DestinationCounts>,
+    /// Timers that are in nobody's counts yet, of whatever destination: brokers have taken over
+    /// their partitions lately, and count them. 0: the counts are exact.
+    pub uncounted: u64,
 }

@@ -58,6 +58,8 @@
 //!   timer lives. [`KeyPolicy`] says what happens if the name is taken.
 //! - A [`Target`] names a timer to [`Client::cancel`], [`Client::reschedule`],
 //!   [`Client::extend_deadline`] and [`Client::get`]: an id, or [`Destination::key`].
+//! - [`Client::list`] finds timers by what a [`Filter`] says, in the order in which they fire;
+//!   [`Client::destinations`] says how many there are.
 //! - A handler gets a [`Callback`] and returns an [`Outcome`]: done, another attempt, or a dead
 //!   letter. See [`Register`].
 //! - A [`Time`] is of the cluster's clock. [`SystemTime`](std::time::SystemTime) and
@@ -139,6 +141,7 @@ mod cluster;
 mod counters;
 mod dead;
 mod dedupe;
+mod destinations;
 mod driver;
 mod error;
 mod handler;
@@ -146,6 +149,7 @@ mod intake;
 #[cfg(feature = "redis")]
 mod leader;
 mod link;
+mod list;
 mod listing;
 mod machine;
 mod probe;
@@ -161,11 +165,12 @@ mod sync;
 mod tls;
 mod trace;
 
-pub use answer::{DeadFilter, Info, Replayed, Scheduled, Stats};
+pub use answer::{DeadFilter, DestinationFilter, Destinations, Info, Replayed, Scheduled, Stats};
 pub use builder::ClientBuilder;
 pub use callback::{Callback, Outcome};
 pub use client::Client;
 pub use error::{CloseError, ConnectError, RegisterError, RequestError, ScheduleError};
+pub use list::{ListCursor, ParseCursorError, TimerList};
 pub use listing::Listing;
 pub use probe::Probe;
 pub use register::{Register, Registration};
@@ -180,11 +185,12 @@ pub use mtimer_protocol::ops::{
     CancelReply as Cancelled, ExtendDeadlineReply as Extended, RescheduleReply as Rescheduled,
 };
 pub use mtimer_protocol::{
-    BrokerEntry, BrokerLoad, BrokerView, ClientView, ClusterView, DeadRow, ErrorCode, MemberView,
-    ParkedDestination, PartitionView, Status, TimerState, TimerView, Topology, UnconfirmedRow,
+    BrokerEntry, BrokerLoad, BrokerView, ClientView, ClusterView, DeadRow, DestinationCounts, ErrorCode,
+    MemberView, ParkedDestination, PartitionView, PendingRow as ListedTimer, Status, TimerState, TimerView,
+    Topology, UnconfirmedRow,
 };
 pub use mtimer_types::{
-    DeadReason, Destination, Ended, Epoch, ExtensionError, Extensions, HeaderError, Headers, InvalidTimer,
-    Key, KeyPolicy, Mode, NameError, PartitionId, RetryTiers, Target, Term, Time, Timer, TimerId,
-    id::ParseIdError, limits,
+    DeadReason, Destination, Ended, Epoch, ExtensionError, Extensions, Filter, HeaderError, Headers,
+    InvalidTimer, Key, KeyPolicy, Mode, NameError, PartitionId, RetryTiers, Target, Term, Time, Timer,
+    TimerId, id::ParseIdError, limits,
 };

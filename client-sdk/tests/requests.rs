@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use fake::{Broker, START, dest, ids};
 use mtimer_client::{
-    Cancelled, ErrorCode, Key, KeyPolicy, PartitionId, RequestError, Rescheduled, Schedule, ScheduleError,
-    Target, Time, TimerId, limits,
+    Cancelled, Destinations, ErrorCode, Key, KeyPolicy, PartitionId, RequestError, Rescheduled, Schedule,
+    ScheduleError, Target, Time, TimerId, limits,
 };
 use mtimer_protocol::ops;
 use mtimer_protocol::ops::{CancelReply, ReplayReply, RescheduleReply, ScheduleReply};
@@ -429,6 +429,8 @@ async fn answers_of_every_kind_reach_their_calls() {
                         }
                         Query::Dead { .. } => QueryAnswer::Dead { rows: vec![], next: None },
                         Query::Unconfirmed { .. } => QueryAnswer::Unconfirmed { rows: vec![], next: None },
+                        Query::Pending(_) => QueryAnswer::Pending { rows: vec![], next: None },
+                        Query::Counts(_) => QueryAnswer::Counts { rows: vec![], next: None, uncounted: 2 },
                         Query::Status => QueryAnswer::Status(Status { sessions: 3, ..Status::default() }),
                         Query::Cluster | Query::Broker | Query::Drain { .. } | Query::Ready => {
                             QueryAnswer::Done
@@ -450,6 +452,8 @@ async fn answers_of_every_kind_reach_their_calls() {
     assert_eq!(client.get(id).await, Ok(None));
     assert_eq!(client.dead(Default::default()).all().await, Ok(vec![]));
     assert_eq!(client.unconfirmed().next().await, Ok(None));
+    assert_eq!(client.list(dest()).next().await, Ok(None));
+    assert_eq!(client.destinations(dest()).await, Ok(Destinations { rows: vec![], uncounted: 16 }));
     assert_eq!(client.status().await.unwrap().sessions, 3);
     client.close().await.unwrap();
     assert_eq!(client.status().await, Err(RequestError::Closed));

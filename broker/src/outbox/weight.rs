@@ -1,7 +1,8 @@
 //! About how many bytes a message takes while it waits.
 
 use mtimer_protocol::{
-    BrokerEntry, ClientView, MemberView, OpReply, PeerAnswer, QueryAnswer, ServerMessage, TimerView, Topology,
+    BrokerEntry, ClientView, DestinationCounts, MemberView, OpReply, PeerAnswer, QueryAnswer, ServerMessage,
+    TimerView, Topology,
 };
 use mtimer_types::{Timer, limits};
 
@@ -45,6 +46,11 @@ fn answer_weight(answer: &QueryAnswer) -> usize {
         QueryAnswer::Timer(Some(TimerView { timer, .. })) => timer_weight(timer),
         QueryAnswer::Dead { rows, .. } => rows.iter().map(|r| timer_weight(&r.timer)).sum(),
         QueryAnswer::Unconfirmed { rows, .. } => rows.iter().map(|r| timer_weight(&r.timer)).sum(),
+        QueryAnswer::Pending { rows, .. } => rows.iter().map(|r| timer_weight(&r.view.timer)).sum(),
+        QueryAnswer::Counts { rows, .. } => {
+            let names = |row: &DestinationCounts| row.dest.group().len() + row.dest.app().len();
+            size_of_val(rows.as_slice()) + rows.iter().map(names).sum::<usize>()
+        }
         QueryAnswer::Status(status) => status.counters.len() * 64,
         QueryAnswer::Cluster(view) => {
             let of = |m: &MemberView| size_of::<MemberView>() + m.address.len() + m.software.len();

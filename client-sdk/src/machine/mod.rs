@@ -234,6 +234,8 @@ fn goal_of(query: &Query, partitions: u16) -> Goal {
         Query::Dead { cursor, .. } | Query::Unconfirmed { cursor, .. } => {
             Goal::Partition(PartitionId(cursor.map_or(0, |(partition, _)| partition)))
         }
+        Query::Pending(query) => Goal::Partition(PartitionId(query.partition)),
+        Query::Counts(query) => Goal::Partition(PartitionId(query.partition)),
         Query::Drain { .. } => Goal::Leader,
         Query::Status | Query::Cluster | Query::Broker | Query::Ready => Goal::Informed,
     }

@@ -3,9 +3,10 @@
 //! Every `match` here is exhaustive, so a new message, operation, query or role does not compile
 //! until its permission is decided.
 
-use mtimer_protocol::{ClientMessage, Query, RequestOp, Role};
-use mtimer_types::{Destination, Target, TimerId, Verb};
+use mtimer_protocol::{ClientMessage, CountsQuery, Query, RequestOp, Role};
+use mtimer_types::{Destination, Filter, Target, TimerId, Verb};
 
+use crate::grant::Pattern;
 use crate::principal::{Denied, Principal};
 
 /// The permission that a message needs.
@@ -15,6 +16,8 @@ pub enum Requirement<'a> {
     Nothing,
     /// This verb on this destination.
     On(Verb, &'a Destination),
+    /// This verb on every destination of this group and this app; `None`: of any.
+    OnMatching(Verb, Option<&'a str>, Option<&'a str>),
     /// This verb on `*`: the message names no destination, or a timer by its id alone.
     Everywhere(Verb),
     /// This verb on any destination; the rest is checked elsewhere.
@@ -33,6 +36,7 @@ impl Requirement<'_> {
         let (allowed, verb) = match self {
             Self::Nothing | Self::EachOperation => return Ok(()),
             Self::On(verb, dest) => (who.allows(verb, dest), verb),
+            Self::OnMatching(verb, group, app) => (who.allows_all(verb, &pattern_of(group, app)), verb),
             Self::Everywhere(verb) => (who.allows_everywhere(verb), verb),
             Self::Somewhere(verb) => (who.allows_somewhere(verb), verb),
         };
@@ -41,10 +45,22 @@ impl Requirement<'_> {
         }
         let on = match self {
             Self::On(_, dest) => dest.to_string(),
+            Self::OnMatching(_, group, app) => pattern_of(group, app).to_string(),
             Self::Somewhere(_) => "any destination".to_owned(),
             _ => "*".to_owned(),
         };
         Err(Denied { token: who.id().into(), verb, on })
+    }
+}
+
+/// Returns a pattern that covers every destination of this group and this app.
+fn pattern_of(group: Option<&str>, app: Option<&str>) -> Pattern {
+    let Some(group) = group else { return Pattern::All };
+    match app {
+        Some(app) => Destination::new(group, app).map_or(Pattern::All, Pattern::One),
+        None if Destination::new(group, "*").is_ok() => Pattern::Group(group.into()),
+        // No destination has this group.
+        None => Pattern::All,
     }
 }
 
@@ -92,6 +108,16 @@ pub fn of_query(query: &Query) -> Requirement<'_> {
         Query::Get(Target::Id(TimerId::NOBODYS)) => Requirement::Nothing,
         Query::Get(Target::Id(_)) | Query::Dead { .. } | Query::Unconfirmed { .. } => {
             Requirement::Somewhere(Verb::Read)
+        }
+        // To leave out the rows of other destinations is not enough: by where a page ends it tells
+        // whether they have a timer with such a key or such a header.
+        Query::Pending(pending) => {
+            let Filter { group, app, .. } = &pending.filter;
+            Requirement::OnMatching(Verb::Read, group.as_deref(), app.as_deref())
+        }
+        // The same: a page ends at the name of a destination.
+        Query::Counts(CountsQuery { group, app, .. }) => {
+            Requirement::OnMatching(Verb::Read, group.as_deref(), app.as_deref())
         }
         Query::Status | Query::Cluster | Query::Broker | Query::Ready => Requirement::Everywhere(Verb::Read),
         Query::Drain { .. } => Requirement::Everywhere(Verb::Operate),

@@ -87,6 +87,15 @@ impl Principal {
         self.everywhere.contains(verb) || self.groups.get(group).is_some_and(|verbs| verbs.contains(verb))
     }
 
+    /// Says whether it may do something to every destination of a pattern.
+    pub fn allows_all(&self, verb: Verb, of: &Pattern) -> bool {
+        match of {
+            Pattern::All => self.allows_everywhere(verb),
+            Pattern::Group(group) => self.allows_group(verb, group),
+            Pattern::One(dest) => self.allows(verb, dest),
+        }
+    }
+
     /// Says whether it may do something to any destination at all.
     pub fn allows_somewhere(&self, verb: Verb) -> bool {
         self.somewhere.contains(verb)

@@ -1,10 +1,14 @@
 //! Checks of messages with several parts: the operations of a request, the rows of an answer.
 
-use mtimer_protocol::{ErrorCode, QueryAnswer, Request};
-use mtimer_types::{Destination, Verb};
+use mtimer_protocol::{ErrorCode, PendingRow, QueryAnswer, Request};
+use mtimer_types::{Destination, Time, TimerId, Verb};
 
 use crate::needs;
 use crate::principal::Principal;
+
+/// Low bits of an id that are kept secret: too many to guess, and few enough that the timers of one
+/// millisecond differ in those above.
+const SECRET_BITS: u32 = 40;
 
 /// Returns the operations of a request that are refused, by their place, and why. It allocates
 /// nothing if all are allowed.
@@ -16,7 +20,9 @@ pub fn denied_ops(who: &Principal, request: &Request) -> Vec<(usize, String)> {
 /// Removes the rows that this principal may not read from an answer.
 ///
 /// A timer that was asked for by its id is refused without its destination; rows of lists are left
-/// out, so that a page may have fewer rows than asked for.
+/// out, so that a page may have fewer rows than asked for. A page of pending timers may end before
+/// the timer of another destination. Whoever knows its id could settle it, so the page names it
+/// only as far as it has to.
 pub fn screen(who: &Principal, answer: &mut QueryAnswer) {
     if who.allows_everywhere(Verb::Read) {
         return;
@@ -31,6 +37,15 @@ pub fn screen(who: &Principal, answer: &mut QueryAnswer) {
         }
         QueryAnswer::Dead { rows, .. } => rows.retain(|row| may_read(&row.timer.dest)),
         QueryAnswer::Unconfirmed { rows, .. } => rows.retain(|row| may_read(&row.timer.dest)),
+        QueryAnswer::Pending { rows, next } => {
+            rows.retain(|row| may_read(&row.view.timer.dest));
+            *next = next.map(|next| without_id(next, rows.last()));
+        }
+        // Whoever asked may read them all, or the question was refused.
+        QueryAnswer::Counts { rows, next, .. } => {
+            rows.retain(|row| may_read(&row.dest));
+            *next = next.take().filter(may_read);
+        }
         QueryAnswer::Status(status) => {
             status.parked_destinations.retain(|parked| may_read(&parked.dest));
         }
@@ -42,5 +57,98 @@ pub fn screen(who: &Principal, answer: &mut QueryAnswer) {
         | QueryAnswer::Moved { .. }
         | QueryAnswer::Done
         | QueryAnswer::Ready(_) => {}
+    }
+}
+
+/// Returns a position at or before `next`, and behind the last row, that does not tell the id of a
+/// timer that is not in the rows.
+fn without_id((fire, id): (Time, TimerId), last: Option<&PendingRow>) -> (Time, TimerId) {
+    let next = (fire, TimerId::from_u128(id.as_u128() >> SECRET_BITS << SECRET_BITS));
+    let behind =
+        |row: &PendingRow| (row.fire, TimerId::from_u128(row.view.timer.id.as_u128().saturating_add(1)));
+    last.map_or(next, |row| next.max(behind(row)))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
+    use mtimer_protocol::sample::{dest, id, plain_timer, time};
+    use mtimer_protocol::{DestinationCounts, TimerState, TimerView};
+    use mtimer_types::Timer;
+
+    use super::*;
+    use crate::grant::Grant;
+
+    fn reader(pattern: &str) -> Principal {
+        let grant: Grant = format!("read:{pattern}").parse().unwrap();
+        Principal::new("t", &[grant])
+    }
+
+    /// A row of the timer whose id is so much above that of the sample.
+    fn row(dest: Destination, above: u128) -> PendingRow {
+        let (fire, id) = (time(5_000), TimerId::from_u128(id().as_u128() + above));
+        let timer = Timer { id, dest, ..plain_timer() };
+        let state = TimerState::Pending { fire };
+        let view = TimerView { timer, state, failed: 0, stopped: false, last_error: None };
+        PendingRow { fire, view, payload_bytes: 5 }
+    }
+
+    fn at(above: u128) -> (Time, TimerId) {
+        (time(5_000), TimerId::from_u128(id().as_u128() + above))
+    }
+
+    /// What is left of a page after the screen: the ids of the rows, and where it goes on.
+    fn screened(
+        who: &Principal,
+        rows: Vec<PendingRow>,
+        next: Option<(Time, TimerId)>,
+    ) -> (Vec<TimerId>, Option<(Time, TimerId)>) {
+        let mut answer = QueryAnswer::Pending { rows, next };
+        screen(who, &mut answer);
+        let QueryAnswer::Pending { rows, next } = answer else { panic!("{answer:?}") };
+        (rows.iter().map(|row| row.view.timer.id).collect(), next)
+    }
+
+    #[test]
+    fn pending_timers_of_other_destinations_are_left_out() {
+        let other = || Destination::new("bank", "pay").unwrap();
+        let page = || vec![row(dest(), 0), row(other(), 1), row(dest(), 2), row(other(), 3)];
+        let ids = |above: &[u128]| above.iter().map(|n| at(*n).1).collect::<Vec<_>>();
+        assert_eq!(screened(&reader("orders/billing"), page(), None), (ids(&[0, 2]), None));
+        assert_eq!(screened(&reader("bank/*"), page(), None), (ids(&[1, 3]), None));
+        assert_eq!(screened(&reader("*"), page(), Some(at(4))), (ids(&[0, 1, 2, 3]), Some(at(4))));
+    }
+
+    #[test]
+    fn counts_of_other_destinations_are_left_out_and_not_named_by_the_end_of_a_page() {
+        let other = Destination::new("bank", "pay").unwrap();
+        let screened = |who: &Principal| {
+            let rows = [other.clone(), dest()].map(DestinationCounts::none).into();
+            let mut answer = QueryAnswer::Counts { rows, next: Some(dest()), uncounted: 3 };
+            screen(who, &mut answer);
+            let QueryAnswer::Counts { rows, next, uncounted: 3 } = answer else { panic!("{answer:?}") };
+            (rows.into_iter().map(|row| row.dest).collect::<Vec<_>>(), next)
+        };
+        assert_eq!(screened(&reader("*")), (vec![other.clone(), dest()], Some(dest())));
+        assert_eq!(screened(&reader("orders/*")), (vec![dest()], Some(dest())));
+        assert_eq!(screened(&reader("bank/pay")), (vec![other.clone()], None));
+    }
+
+    #[test]
+    fn a_page_does_not_tell_the_id_of_another_destinations_timer_by_its_end() {
+        let who = reader("orders/billing");
+        let next = |rows: Vec<PendingRow>, next| screened(&who, rows, Some(next)).1.unwrap();
+        // Far behind the last row.
+        let far = at(1 << 60);
+        let hidden = next(vec![row(dest(), 0)], far);
+        assert!(at(0) < hidden && hidden < far, "{hidden:?}");
+        assert_eq!((hidden.0, hidden.1.as_u128() % (1 << SECRET_BITS)), (far.0, 0));
+        // So near that what is not hidden would lead back to the row.
+        assert_eq!(next(vec![row(dest(), 0)], at(5)), at(1));
+        // Behind the row itself there is nothing to hide.
+        assert_eq!(next(vec![row(dest(), 0)], at(1)), at(1));
+        let other = Destination::new("bank", "pay").unwrap();
+        assert_eq!(next(vec![row(other, 0)], at(1)).1.as_u128() % (1 << SECRET_BITS), 0);
     }
 }

@@ -5,17 +5,18 @@
 
 use mtimer_access::{Grant, Principal, Verb, needs};
 use mtimer_protocol::ops::Subject;
-use mtimer_protocol::sample::{by_key, dest, id};
+use mtimer_protocol::sample::{all_counts, all_pending, by_key, dest, id};
 use mtimer_protocol::{
-    BrokerLoad, ClientMessage, Heartbeat, Hello, MAGIC, PeerRequest, Query, RequestOp, Role, Settlement,
-    VERSION,
+    BrokerLoad, ClientMessage, CountsQuery, Heartbeat, Hello, MAGIC, PeerRequest, PendingQuery, Query,
+    RequestOp, Role, Settlement, VERSION,
 };
-use mtimer_types::{Epoch, HandlerOutcome, Target, Term, TimerId};
+use mtimer_types::{Epoch, Filter, HandlerOutcome, Target, Term, TimerId};
 
 /// Where a verb is granted, in the order of the columns below. All requests are about orders/billing.
 const PATTERNS: [&str; 4] = ["orders/billing", "orders/*", "*", "bank/pay"];
 
 const ON_DEST: [bool; 4] = [true, true, true, false];
+const ON_GROUP: [bool; 4] = [false, true, true, false];
 const EVERYWHERE: [bool; 4] = [false, false, true, false];
 const ANYWHERE: [bool; 4] = [true, true, true, true];
 
@@ -90,6 +91,10 @@ fn messages() -> Vec<(ClientMessage, Verb, [bool; 4])> {
     let outcome = HandlerOutcome::Ok;
     let settlement = Settlement { id: id(), epoch: Epoch(1), attempt: 1, outcome };
     let dead = Query::Dead { group: None, app: None, cursor: None, limit: 1 };
+    let pending = |filter| query(Query::Pending(PendingQuery { filter, ..all_pending(0) }.into()));
+    let of_dest = || Filter::of(&dest());
+    let name = |name: &str| Some(name.to_owned());
+    let counts = |group, app| query(Query::Counts(CountsQuery { group, app, ..all_counts(0) }));
     vec![
         (ClientMessage::Register { registration: 1, dest: dest(), credit: 1 }, Verb::Register, ON_DEST),
         (ClientMessage::Settle(vec![settlement]), Verb::Register, ANYWHERE),
@@ -98,6 +103,22 @@ fn messages() -> Vec<(ClientMessage, Verb, [bool; 4])> {
         (query(Query::Get(id().into())), Verb::Read, ANYWHERE),
         (query(dead), Verb::Read, ANYWHERE),
         (query(Query::Unconfirmed { cursor: None, limit: 1 }), Verb::Read, ANYWHERE),
+        (pending(of_dest()), Verb::Read, ON_DEST),
+        (pending(Filter { app: None, ..of_dest() }), Verb::Read, ON_GROUP),
+        (pending(Filter { group: None, ..of_dest() }), Verb::Read, EVERYWHERE),
+        (
+            pending(Filter { key_prefix: Some("order-".to_owned()), ..Filter::default() }),
+            Verb::Read,
+            EVERYWHERE,
+        ),
+        // No destination has such a name.
+        (pending(Filter { app: Some(String::new()), ..of_dest() }), Verb::Read, EVERYWHERE),
+        (pending(Filter { group: Some("\n".to_owned()), app: None, ..of_dest() }), Verb::Read, EVERYWHERE),
+        (counts(name("orders"), name("billing")), Verb::Read, ON_DEST),
+        (counts(name("orders"), None), Verb::Read, ON_GROUP),
+        (counts(None, name("billing")), Verb::Read, EVERYWHERE),
+        (counts(None, None), Verb::Read, EVERYWHERE),
+        (counts(name("\n"), None), Verb::Read, EVERYWHERE),
         (query(Query::Status), Verb::Read, EVERYWHERE),
         (query(Query::Cluster), Verb::Read, EVERYWHERE),
         (query(Query::Broker), Verb::Read, EVERYWHERE),

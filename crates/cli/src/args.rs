@@ -16,6 +16,9 @@ use super::moment;
 /// Who the broker is told that we are.
 pub(crate) const SOFTWARE: &str = concat!("mtimer/", env!("CARGO_PKG_VERSION"));
 
+/// The broker of this machine.
+pub(crate) const DEFAULT_BROKER: &str = "127.0.0.1:7400";
+
 /// Most bytes of a file with a token in it.
 const MAX_TOKEN_FILE: u64 = 4 * 1024;
 
@@ -28,7 +31,7 @@ pub(crate) struct ClientArgs {
         long,
         value_name = "ADDR",
         env = "MTIMER_BROKER",
-        default_value = "127.0.0.1:7400",
+        default_value = DEFAULT_BROKER,
         help_heading = "Connection"
     )]
     pub(crate) broker: String,
@@ -255,6 +258,12 @@ impl WhenArgs {
 /// Group and app as a destination.
 pub(crate) fn destination(group: &str, app: &str) -> Result<Destination, Failure> {
     Destination::new(group, app).map_err(|e| Failure::usage(e.to_string()))
+}
+
+/// Reads `name=value`.
+pub(crate) fn name_and_value(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("it has no \"=\": give NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
 }
 
 /// A key from a flag.

@@ -25,8 +25,9 @@ const PROGRAMS: [&str; 7] = [
     "docker compose -f deploy/compose/compose.yaml run --rm --entrypoint mtimer tokens",
 ];
 /// Placeholders for values of the reader, each with an example.
-const EXAMPLES: [(&str, &str); 5] = [
+const EXAMPLES: [(&str, &str); 6] = [
     ("ID", "01m84pgrsf000amph7qypf5cy3"),
+    ("CURSOR", "01b977d7aafa01m84pjmey001c3d780afg80sr"),
     ("URL", "redis://127.0.0.1:6379"),
     ("ADDR", "127.0.0.1:7400"),
     ("WORK", "lateness"),

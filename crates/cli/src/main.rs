@@ -14,6 +14,7 @@ mod completions;
 mod confirm;
 mod dead;
 mod demo;
+mod destinations;
 #[cfg(test)]
 mod documented;
 mod drain;
@@ -22,6 +23,7 @@ mod exec_check;
 mod exit;
 mod file;
 mod flags;
+mod list;
 mod listen;
 mod load;
 mod local;
@@ -97,6 +99,9 @@ enum Command {
     Schedule(Box<schedule::ScheduleCommand>),
     #[command(flatten)]
     Timer(query::TimerCommand),
+    List(Box<list::ListCommand>),
+    Destinations(destinations::DestinationsCommand),
+    Count(destinations::CountCommand),
     Listen(listen::Listen),
     #[command(subcommand)]
     Dead(dead::Dead),
@@ -193,6 +198,9 @@ fn run(command: Command, out: Output) -> Result<(), Failure> {
             Command::Broker(broker) => broker.run(out).await,
             Command::Schedule(schedule) => schedule.run(out).await,
             Command::Timer(command) => command.run(out).await,
+            Command::List(list) => list.run(out).await,
+            Command::Destinations(destinations) => destinations.run(out).await,
+            Command::Count(count) => count.run(out).await,
             Command::Listen(listen) => listen.run(out).await,
             Command::Dead(dead) => dead.run(out).await,
             Command::Ping(ping) => ping.run(out).await,

@@ -114,6 +114,12 @@ pub(crate) fn shown(time: Time) -> String {
     time.utc().to_string()
 }
 
+/// A time as a flag takes it: what [`time`] reads.
+pub(crate) fn as_flag(time: Time) -> String {
+    let text = shown(time);
+    text.strip_suffix(" ms").map(str::to_owned).unwrap_or(text)
+}
+
 /// A duration to a sensible number of digits.
 pub(crate) fn span_shown(span: Duration) -> String {
     let seconds = span.as_secs_f64();
@@ -188,5 +194,12 @@ mod tests {
     fn times_are_shown_in_utc() {
         assert_eq!(shown(Time::from_ms(1_500)), "1970-01-01T00:00:01.500Z");
         assert!(shown(Time::MAX).ends_with(" ms"));
+    }
+
+    #[test]
+    fn times_as_flags_are_read_as_the_same_times() {
+        for ms in [0, 1_500, 1_896_091_200_001, Time::MAX.as_ms()] {
+            assert_eq!(time(&as_flag(Time::from_ms(ms))), Ok(Time::from_ms(ms)), "{ms}");
+        }
     }
 }

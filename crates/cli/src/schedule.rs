@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use mtimer_client::{Client, Headers, KeyPolicy, Mode, limits};
 use serde_json::json;
 
-use super::args::{ClientArgs, WhenArgs};
+use super::args::{ClientArgs, WhenArgs, name_and_value};
 use super::exit::{Exit, Failure};
 use super::file::{self, line};
 use super::moment::{self, Deadline};
@@ -66,7 +66,7 @@ pub(crate) struct ScheduleCommand {
     payload_file: Option<PathBuf>,
     /// A header that the handler gets, such as tenant=acme; may be repeated. With --file: for the
     /// lines that do not have it
-    #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
+    #[arg(long = "header", value_name = "NAME=VALUE", value_parser = name_and_value)]
     headers: Vec<(String, String)>,
     /// How often it may be delivered [default: at-least-once]
     #[arg(long, value_enum)]
@@ -116,12 +116,6 @@ enum ModeArg {
 /// The message about a timer that was kept although its handler may have begun.
 const KEPT_BEING_DELIVERED: &str = "kept, being delivered: the live timer's handler may have begun before this \
     call. If something has to run after it, schedule again without a key or with --key-policy replace";
-
-/// Reads `name=value`.
-fn header(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("it has no \"=\": give NAME=VALUE")?;
-    Ok((name.to_owned(), value.to_owned()))
-}
 
 impl ScheduleCommand {
     pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {

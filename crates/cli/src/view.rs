@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use mtimer_client::{DeadRow, Mode, Time, Timer, TimerState, TimerView, UnconfirmedRow};
+use mtimer_client::{DeadRow, ListedTimer, Mode, Time, Timer, TimerState, TimerView, UnconfirmedRow};
 use serde_json::{Map, Value, json};
 
 use super::moment::shown;
@@ -59,7 +59,8 @@ fn timer(timer: &Timer) -> Map<String, Value> {
     object
 }
 
-fn state(state: TimerState) -> &'static str {
+/// The name of a state.
+pub(crate) fn state(state: TimerState) -> &'static str {
     match state {
         TimerState::Pending { .. } => "pending",
         TimerState::Retrying { .. } => "retrying",
@@ -91,6 +92,15 @@ pub(crate) fn timer_object(view: &TimerView) -> Map<String, Value> {
     put("attempts", view.failed.into());
     put("stopped", view.stopped.into());
     put("last_error", json!(view.last_error));
+    object
+}
+
+/// A row of a list: the object that `get` shows, and by which time it is listed. Its payload is
+/// empty if payloads were not fetched.
+pub(crate) fn listed_object(row: &ListedTimer) -> Map<String, Value> {
+    let mut object = timer_object(&row.view);
+    put_time(&mut object, "fire", Some(row.fire));
+    object.insert("payload_bytes".to_owned(), row.payload_bytes.into());
     object
 }
 

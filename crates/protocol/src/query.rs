@@ -3,7 +3,7 @@
 //! The order of variants and fields is the wire format, see [`crate::message`].
 
 use mtimer_types::limits::{MAX_BROKERS, MAX_PAGE};
-use mtimer_types::{DeadReason, Destination, Epoch, Target, Time, Timer};
+use mtimer_types::{DeadReason, Destination, Epoch, Filter, Target, Time, Timer, TimerId};
 use serde::{Deserialize, Serialize};
 
 use crate::bounded::at_most;
@@ -57,6 +57,45 @@ pub enum Query {
     },
     /// Whether this broker is ready, as its `/readyz` says. Asks neither the store nor others.
     Ready,
+    /// Timers of one partition that wait for a delivery, in the order of fire time and id.
+    Pending(Box<PendingQuery>),
+    /// How many timers each destination has in one partition, in the order of destinations.
+    Counts(CountsQuery),
+}
+
+/// Which pending timers a [`Query::Pending`] asks for, and what to tell of them.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PendingQuery {
+    /// The partition.
+    pub partition: u16,
+    /// What the timers must have in common.
+    pub filter: Filter,
+    /// Only those that wait for another attempt after failed ones, or only those that do not.
+    pub retrying: Option<bool>,
+    /// The first position, by fire time and id, that may be in the answer. The `next` of the page
+    /// before goes on behind that page.
+    pub from: (Time, TimerId),
+    /// The last fire time that may be in the answer.
+    pub until: Time,
+    /// Rows at most.
+    pub limit: u32,
+    /// Whether rows have payloads. Without them a page has more rows.
+    pub payloads: bool,
+}
+
+/// Which destinations a [`Query::Counts`] asks for.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CountsQuery {
+    /// The partition.
+    pub partition: u16,
+    /// Only of this group.
+    pub group: Option<String>,
+    /// Only of this app.
+    pub app: Option<String>,
+    /// Only destinations behind this one. The `next` of the page before goes on behind that page.
+    pub after: Option<Destination>,
+    /// Rows at most.
+    pub limit: u32,
 }
 
 /// The answer to a question.
@@ -102,6 +141,27 @@ pub enum QueryAnswer {
     Done,
     /// To [`Query::Ready`]: why it is not, for people; empty if it is.
     Ready(#[serde(deserialize_with = "at_most::<MAX_REASONS, _, _>")] Vec<String>),
+    /// To [`Query::Pending`].
+    Pending {
+        /// The rows, in the order of fire time and id; may be fewer than asked, even none, and yet
+        /// not the end.
+        #[serde(deserialize_with = "at_most::<MAX_ROWS, _, _>")]
+        rows: Vec<PendingRow>,
+        /// Where to go on; `None` at the end of the partition.
+        next: Option<(Time, TimerId)>,
+    },
+    /// To [`Query::Counts`].
+    Counts {
+        /// Destinations that have timers, in order.
+        #[serde(deserialize_with = "at_most::<MAX_ROWS, _, _>")]
+        rows: Vec<DestinationCounts>,
+        /// Where to go on: behind this one; `None` at the end of the partition.
+        next: Option<Destination>,
+        /// Timers of the partition, of any destination, that are in nobody's counts yet, because
+        /// its owner has acquired it lately. The counts are exact if every page that was read said
+        /// 0.
+        uncounted: u64,
+    },
 }
 
 /// A timer as `get` shows it.
@@ -171,6 +231,64 @@ pub struct UnconfirmedRow {
     pub timer: Timer,
     /// Claimed by this owner.
     pub epoch: Epoch,
+}
+
+/// A timer that waits for a delivery.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PendingRow {
+    /// The fire time by which it is listed.
+    pub fire: Time,
+    /// The timer, without its payload unless payloads were asked for. Its state is newer than the
+    /// row: the delivery may have begun.
+    pub view: TimerView,
+    /// Bytes of its payload.
+    pub payload_bytes: u32,
+}
+
+/// How many timers of a destination are where.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DestinationCounts {
+    /// The destination.
+    pub dest: Destination,
+    /// First delivery to come.
+    pub pending: u64,
+    /// Retries to come.
+    pub retrying: u64,
+    /// Parked.
+    pub parked: u64,
+    /// Deliveries that are not settled. Their timers are in `pending`, `retrying` or `taken`, too.
+    pub in_flight: u64,
+    /// At-most-once timers that were taken, and are not unconfirmed.
+    pub taken: u64,
+    /// At-most-once timers that were taken and never confirmed.
+    pub unconfirmed: u64,
+    /// Dead letters.
+    pub dead: u64,
+}
+
+impl DestinationCounts {
+    /// Returns the counts of a destination without timers.
+    pub const fn none(dest: Destination) -> Self {
+        Self { dest, pending: 0, retrying: 0, parked: 0, in_flight: 0, taken: 0, unconfirmed: 0, dead: 0 }
+    }
+
+    /// Returns how many timers it has, each counted once.
+    pub const fn total(&self) -> u64 {
+        let Self { dest: _, pending, retrying, parked, in_flight: _, taken, unconfirmed, dead } = self;
+        let waiting = pending.saturating_add(*retrying).saturating_add(*parked);
+        waiting.saturating_add(*taken).saturating_add(*unconfirmed).saturating_add(*dead)
+    }
+
+    /// Adds other counts, of whatever destination.
+    pub const fn add(&mut self, other: &Self) {
+        self.pending = self.pending.saturating_add(other.pending);
+        self.retrying = self.retrying.saturating_add(other.retrying);
+        self.parked = self.parked.saturating_add(other.parked);
+        self.in_flight = self.in_flight.saturating_add(other.in_flight);
+        self.taken = self.taken.saturating_add(other.taken);
+        self.unconfirmed = self.unconfirmed.saturating_add(other.unconfirmed);
+        self.dead = self.dead.saturating_add(other.dead);
+    }
 }
 
 /// A broker's state in numbers.

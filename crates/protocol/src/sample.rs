@@ -8,9 +8,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use mtimer_types::extensions::{FIRST_UNASSIGNED, VOLATILE};
 use mtimer_types::{
-    Destination, Extensions, Headers, Key, KeyPolicy, Mode, PartitionId, RetryTiers, Target, Time, Timer,
-    TimerId,
+    Destination, Extensions, Filter, Headers, Key, KeyPolicy, Mode, PartitionId, RetryTiers, Target, Time,
+    Timer, TimerId,
 };
+
+use crate::query::{CountsQuery, PendingQuery};
 
 /// Chooses the parts of an arbitrary operation. A simulation draws them from its random numbers, a
 /// fuzzer from its input.
@@ -87,6 +89,24 @@ pub fn key() -> Key {
 /// A timer that is named by its key.
 pub fn by_key() -> Target {
     Target::Key(dest(), key())
+}
+
+/// A question for all pending timers of a partition, a hundred at a time.
+pub fn all_pending(partition: u16) -> PendingQuery {
+    PendingQuery {
+        partition,
+        filter: Filter::default(),
+        retrying: None,
+        from: (Time::ZERO, TimerId::from_u128(0)),
+        until: Time::MAX,
+        limit: 100,
+        payloads: false,
+    }
+}
+
+/// A question for the counts of all destinations of a partition, a hundred at a time.
+pub fn all_counts(partition: u16) -> CountsQuery {
+    CountsQuery { partition, group: None, app: None, after: None, limit: 100 }
 }
 
 /// Headers, a trace among them.

@@ -8,10 +8,10 @@ mod samples;
 use bytes::{Bytes, BytesMut};
 use mtimer_protocol::ops::Schedule;
 use mtimer_protocol::{
-    ClientMessage, DecodeError, EncodeError, Request, RequestOp, ServerMessage, Settlement, decode, encode,
-    frame_codec,
+    ClientMessage, DecodeError, EncodeError, QueryAnswer, Request, RequestOp, ServerMessage, Settlement,
+    decode, encode, frame_codec,
 };
-use mtimer_types::limits::{MAX_BATCH, MAX_BROKERS, MAX_CREDIT, MAX_FRAME, MAX_PARTITIONS};
+use mtimer_types::limits::{MAX_BATCH, MAX_BROKERS, MAX_CREDIT, MAX_FRAME, MAX_PAGE, MAX_PARTITIONS};
 use proptest::prelude::*;
 use samples::{from_client, from_server};
 use tokio_util::codec::Decoder;
@@ -70,10 +70,11 @@ fn lengths_that_lie_are_refused_before_anything_is_reserved() {
             assert!(client(&[head, length].concat()).is_err());
         }
         // The last: a topology's leader, brokers and owners, a cluster's members, a broker's
-        // partitions.
+        // partitions, pending timers, counts.
         let topology: &[u8] = &[9, 1, 1, 0];
         let heads = [&[2u8, 1][..], &[3, 1, 1], &[4, 1], &[5, 1], &[9, 1, 1], topology, &[9, 1, 1, 0, 0]];
-        let views: [&[u8]; 2] = [&[3, 1, 6, 1, 1, 0, 0, 0, 0, 1], &[3, 1, 7, 0, 1, 2, 3, 4]];
+        let views: [&[u8]; 4] =
+            [&[3, 1, 6, 1, 1, 0, 0, 0, 0, 1], &[3, 1, 7, 0, 1, 2, 3, 4], &[3, 1, 10], &[3, 1, 11]];
         for head in heads.into_iter().chain(views) {
             assert!(server(&[head, length].concat()).is_err());
         }
@@ -101,6 +102,20 @@ fn more_elements_than_a_message_may_have_are_refused() {
     let brokers = |n: usize| [&[9, 1, 1, 0, n as u8][..], &[0, 0].repeat(n), &[0]].concat();
     assert!(server(&brokers(MAX_BROKERS)).is_ok());
     assert!(server(&brokers(MAX_BROKERS + 1)).is_err());
+
+    let pending = |n: usize| {
+        let rows = vec![samples::pending_rows().remove(0); n];
+        let answer = QueryAnswer::Pending { rows, next: None };
+        server(&encode(&ServerMessage::Answer { corr: 1, answer }).unwrap())
+    };
+    let page = MAX_PAGE as usize;
+    assert!(pending(page).is_ok() && pending(page + 1).is_err());
+
+    let counts = |n: usize| {
+        let answer = QueryAnswer::Counts { rows: vec![samples::counts(); n], next: None, uncounted: 0 };
+        server(&encode(&ServerMessage::Answer { corr: 1, answer }).unwrap())
+    };
+    assert!(counts(page).is_ok() && counts(page + 1).is_err());
 
     let replies = [&[2, 1, 252][..], &2_000_000u32.to_le_bytes(), &[3, 2].repeat(2_000_000)].concat();
     assert!(replies.len() < MAX_FRAME && server(&replies).is_err());

@@ -8,13 +8,14 @@ use bytes::{Bytes, BytesMut};
 use mtimer_protocol::ops::{CancelReply, ScheduleReply};
 use mtimer_protocol::sample::Parts;
 use mtimer_protocol::{
-    BrokerEntry, BrokerLoad, BrokerView, ClientMessage, ClientView, ClusterView, Delivery, ErrorCode,
-    Heartbeat, MemberView, OpReply, PartitionView, PeerAnswer, PeerRequest, Query, QueryAnswer, Request,
-    RequestOp, ServerMessage, SettleRefusal, Settlement, Topology, Welcome, decode, encode,
+    BrokerEntry, BrokerLoad, BrokerView, ClientMessage, ClientView, ClusterView, CountsQuery, Delivery,
+    DestinationCounts, ErrorCode, Heartbeat, MemberView, OpReply, PartitionView, PeerAnswer, PeerRequest,
+    PendingQuery, PendingRow, Query, QueryAnswer, Request, RequestOp, ServerMessage, SettleRefusal,
+    Settlement, TimerState, TimerView, Topology, Welcome, decode, encode,
 };
 use mtimer_types::{
-    Destination, Epoch, Extensions, HandlerOutcome, Headers, Key, KeyPolicy, Mode, PartitionId, RetryTiers,
-    Target, Term, Time, Timer, TimerId,
+    Destination, Epoch, Extensions, Filter, HandlerOutcome, Headers, Key, KeyPolicy, Mode, PartitionId,
+    RetryTiers, Target, Term, Time, Timer, TimerId,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -203,6 +204,72 @@ fn broker_view() -> impl Strategy<Value = BrokerView> {
     )
 }
 
+prop_compose! {
+    fn pending_query()(
+        names in (option::of(".{0,20}"), option::of(".{0,20}"), option::of(".{0,20}")),
+        header in option::of((".{0,20}", ".{0,20}")),
+        from in (time(), id()),
+        until in time(),
+        rest: (u16, Option<bool>, u32, bool),
+    ) -> PendingQuery {
+        let (group, app, key_prefix) = names;
+        let (partition, retrying, limit, payloads) = rest;
+        let filter = Filter { group, app, key_prefix, header };
+        PendingQuery { partition, filter, retrying, from, until, limit, payloads }
+    }
+}
+
+fn state() -> impl Strategy<Value = TimerState> {
+    prop_oneof![
+        time().prop_map(|fire| TimerState::Pending { fire }),
+        (time(), any::<u8>()).prop_map(|(fire, tier)| TimerState::Retrying { fire, tier }),
+        any::<(u64, u32)>()
+            .prop_map(|(epoch, attempt)| TimerState::InFlight { epoch: Epoch(epoch), attempt }),
+    ]
+}
+
+prop_compose! {
+    fn pending_row()(
+        fire in time(),
+        timer in timer(),
+        state in state(),
+        rest: (u32, bool, u32),
+        last_error in option::of(".{0,40}"),
+    ) -> PendingRow {
+        let (failed, stopped, payload_bytes) = rest;
+        PendingRow { fire, view: TimerView { timer, state, failed, stopped, last_error }, payload_bytes }
+    }
+}
+
+fn pending_answer() -> impl Strategy<Value = QueryAnswer> {
+    (vec(pending_row(), 0..20), option::of((time(), id())))
+        .prop_map(|(rows, next)| QueryAnswer::Pending { rows, next })
+}
+
+prop_compose! {
+    fn counts_query()(
+        group in option::of(".{0,20}"),
+        app in option::of(".{0,20}"),
+        after in option::of(dest()),
+        rest: (u16, u32),
+    ) -> CountsQuery {
+        let (partition, limit) = rest;
+        CountsQuery { partition, group, app, after, limit }
+    }
+}
+
+prop_compose! {
+    fn counts()(dest in dest(), n: [u64; 7]) -> DestinationCounts {
+        let [pending, retrying, parked, in_flight, taken, unconfirmed, dead] = n;
+        DestinationCounts { dest, pending, retrying, parked, in_flight, taken, unconfirmed, dead }
+    }
+}
+
+fn counts_answer() -> impl Strategy<Value = QueryAnswer> {
+    (vec(counts(), 0..20), option::of(dest()), any::<u64>())
+        .prop_map(|(rows, next, uncounted)| QueryAnswer::Counts { rows, next, uncounted })
+}
+
 fn cluster_answer() -> impl Strategy<Value = QueryAnswer> {
     prop_oneof![
         address().prop_map(|owner| QueryAnswer::Moved { owner }),
@@ -258,6 +325,10 @@ fn from_client() -> impl Strategy<Value = ClientMessage> {
             query: Query::Drain { broker, drain }
         }),
         any::<u64>().prop_map(|corr| ClientMessage::Query { corr, query: Query::Ready }),
+        (any::<u64>(), pending_query())
+            .prop_map(|(corr, query)| ClientMessage::Query { corr, query: Query::Pending(query.into()) }),
+        (any::<u64>(), counts_query())
+            .prop_map(|(corr, query)| ClientMessage::Query { corr, query: Query::Counts(query) }),
         any::<u64>().prop_map(ClientMessage::Ping),
         heartbeat().prop_map(|beat| ClientMessage::Peer(PeerRequest::Heartbeat(beat))),
     ]
@@ -303,6 +374,8 @@ fn from_server() -> impl Strategy<Value = ServerMessage> {
         (any::<u64>(), time()).prop_map(|(n, time)| ServerMessage::Pong(n, time)),
         welcome().prop_map(ServerMessage::Welcome),
         (any::<u64>(), cluster_answer()).prop_map(|(corr, answer)| ServerMessage::Answer { corr, answer }),
+        (any::<u64>(), pending_answer()).prop_map(|(corr, answer)| ServerMessage::Answer { corr, answer }),
+        (any::<u64>(), counts_answer()).prop_map(|(corr, answer)| ServerMessage::Answer { corr, answer }),
         topology().prop_map(ServerMessage::Topology),
         peer_answer().prop_map(ServerMessage::Peer),
     ]

@@ -53,6 +53,8 @@ fn carry_out(table: &mut PartitionTable<'_>, call: Call) -> Result<CallAnswer, F
         Call::Get(target) => CallAnswer::Get(table.find(&target)?),
         Call::ParkedDestinations => CallAnswer::ParkedDestinations(table.parked_destinations()?),
         Call::List(listing) => CallAnswer::List(table.list(&listing)?),
+        Call::Pending(range) => CallAnswer::Pending(table.pending(&range)?),
+        Call::Counts(range) => CallAnswer::Counts(table.counts(&range)),
         Call::Census => CallAnswer::Census(table.partition.counters.census),
         Call::Release(in_flight) => {
             table.release(in_flight);
@@ -69,6 +71,8 @@ fn weight(call: &Call) -> usize {
         Call::Apply(batch) => batch.ops.len() + batch.ops.iter().map(payload).sum::<usize>(),
         Call::Load(load) => load.max_timers,
         Call::List(listing) => listing.limit as usize,
+        Call::Pending(range) => range.limit as usize,
+        Call::Counts(range) => range.limit as usize,
         Call::Unload(_) | Call::Get(_) | Call::ParkedDestinations | Call::Census | Call::Release(_) => 1,
     }
 }

@@ -11,7 +11,7 @@
 //! | moved | id (16) | location: of every timer that is not pending at its birth time |
 //! | keys | p, destination (4), key | id (16) |
 //! | ended | p, bucket of 30 s (4), kind (1), id (16) or request (8) | when (6), how or answer |
-//! | facts | kind (1), what (0 to 6) | owner record, in-flight list, counters, parked count, destination, term, batch header |
+//! | facts | kind (1), what (0 to 6) | owner record, in-flight list, counters, a destination's counts, destination, term, batch header |
 //!
 //! The rest of a pending timer's id: 0 or 2 and the id, if its birth due time is before or after
 //! the fire time; 1 and the id without its birth due time (10), if they are the same. So keys sort
@@ -159,7 +159,7 @@ pub(crate) fn fact_key(fact: FactName) -> Slice {
             key.put_u8(b'c');
             key.put_u16(p.0);
         }
-        FactName::Parked(p, dest) => {
+        FactName::Counts(p, dest) => {
             key.put_u8(b'p');
             key.put_u16(p.0);
             key.put_u32(dest);
@@ -180,8 +180,8 @@ pub(crate) enum FactName {
     Owner(PartitionId),
     InFlight(PartitionId),
     Counters(PartitionId),
-    /// How many timers of a destination are parked.
-    Parked(PartitionId, u32),
+    /// How many timers of a destination are where.
+    Counts(PartitionId, u32),
     Destination(u32),
     Term,
     /// The header of the last write batch ([`group::Group`]).
@@ -195,7 +195,7 @@ pub(crate) fn parse_fact_key(key: &[u8]) -> Option<FactName> {
         (b'o', 2) => FactName::Owner(PartitionId(rest.get_u16())),
         (b'f', 2) => FactName::InFlight(PartitionId(rest.get_u16())),
         (b'c', 2) => FactName::Counters(PartitionId(rest.get_u16())),
-        (b'p', 6) => FactName::Parked(PartitionId(rest.get_u16()), rest.get_u32()),
+        (b'p', 6) => FactName::Counts(PartitionId(rest.get_u16()), rest.get_u32()),
         (b'd', 4) => FactName::Destination(rest.get_u32()),
         (b't', 0) => FactName::Term,
         (b'n', 0) => FactName::Group,
@@ -324,7 +324,7 @@ mod tests {
             FactName::Owner(p),
             FactName::InFlight(p),
             FactName::Counters(p),
-            FactName::Parked(p, 8),
+            FactName::Counts(p, 8),
             FactName::Destination(1),
             FactName::Term,
             FactName::Group,

@@ -8,11 +8,15 @@ use std::ops::Bound;
 
 use fjall::Slice;
 use mtimer_store::table::{At, Row, Table};
-use mtimer_store::{ListPage, Listed, Listing, Load, Loaded, LoadedTimer, Record};
+use mtimer_store::{
+    CountsPage, CountsRange, ListPage, Listed, Listing, Load, Loaded, LoadedTimer, PendingPage, PendingRange,
+    Record,
+};
 use mtimer_types::{Destination, Time, TimerId};
 
 use crate::fault::Fault;
 use crate::layout::{Queue, RecordPosition, Space, parse_pending_key, pending_key};
+use crate::partition::DestinationMirror;
 use crate::remembered::{bucket_key, bucket_of};
 use crate::table::{PartitionTable, read_row};
 
@@ -21,6 +25,11 @@ use crate::table::{PartitionTable, read_row};
 const FLOOR_EVERY: u32 = 8_192;
 /// The same while space is short: rows below the floor give space back.
 const FLOOR_SOON: u32 = 512;
+/// Rows that are read for a page of pending timers: a few milliseconds. What is read waits for
+/// nothing, so a further page costs little.
+const PAGE_READS: usize = 5_000;
+/// Bytes of payloads and headers after which such a page ends.
+const PAGE_BYTES: usize = 1 << 20;
 /// Forgotten outcomes cleared with a batch, besides those that its operations may add.
 const CLEAR_WITH_BATCH: usize = 64;
 /// Outcomes that an operation adds: a cancel its own answer and the end of its timer. (A trim adds
@@ -125,7 +134,8 @@ impl PartitionTable<'_> {
     pub(crate) fn parked_destinations(&self) -> Result<Vec<(Destination, u64)>, Fault> {
         let name =
             |dest| self.destinations.name(dest).ok_or(Fault::Damaged("a parked destination is unknown"));
-        self.partition.parked.iter().map(|(dest, entry)| Ok((name(*dest)?, entry.count))).collect()
+        let parked = self.partition.dests.iter().map(|(dest, mirror)| (*dest, mirror.counts.parked));
+        parked.filter(|(_, count)| *count > 0).map(|(dest, count)| Ok((name(dest)?, count))).collect()
     }
 
     /// A page of a listing. Reading it from the beginning raises its floor.
@@ -146,6 +156,47 @@ impl PartitionTable<'_> {
             self.raise_queue_floor(queue, &rows);
         }
         Ok(of.page(rows.into_iter().map(|(_, row)| row), next))
+    }
+
+    /// A page of the counts of destinations.
+    pub(crate) fn counts(&self, range: &CountsRange) -> CountsPage {
+        let named = |(dest, mirror): (&u32, &DestinationMirror)| {
+            Some((self.destinations.name(*dest)?, mirror.counts))
+        };
+        range.page(self.partition.dests.iter().filter_map(named), 0)
+    }
+
+    /// A page of the pending timers.
+    pub(crate) fn pending(&mut self, range: &PendingRange) -> Result<PendingPage, Fault> {
+        // Rows that are not written would not be seen.
+        self.tree.write()?;
+        self.lift_floor_of_nothing();
+        let p = self.partition.id;
+        let floor = (Time::from_ms(self.partition.counters.floor), TimerId::from_u128(0));
+        let (fire, id) = range.from.max(floor);
+        let mut page = PendingPage { rows: Vec::new(), next: None };
+        if fire > range.until || self.partition.counters.floor > range.until.as_ms() {
+            return Ok(page);
+        }
+        let (from, to) =
+            (pending_key(p, fire, id), pending_key(p, range.until, TimerId::from_u128(u128::MAX)));
+        let rows = self.tree.scan(Space::Pending, Bound::Included(&from), Bound::Included(&to));
+        let mut bytes = 0;
+        for (read, row) in rows.enumerate() {
+            let (key, value) = row?;
+            let (fire, id) =
+                parse_pending_key(&key).ok_or(Fault::Damaged("a pending timer's key is unreadable"))?;
+            if read >= PAGE_READS || page.rows.len() >= range.limit.max(1) as usize || bytes > PAGE_BYTES {
+                page.next = Some((fire, id));
+                break;
+            }
+            let row = read_row(self.destinations, id, RecordPosition::Pending { fire }, value)?;
+            if let Some(row) = range.pick(row) {
+                bytes += row.record.timer.content_bytes();
+                page.rows.push(row);
+            }
+        }
+        Ok(page)
     }
 
     /// A bounded piece of upkeep before a batch: forgets old outcomes, raises the floor of pending

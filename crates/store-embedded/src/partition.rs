@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use bytes::{Buf, BufMut};
 use fjall::Slice;
-use mtimer_store::{Census, InFlight, LaneError, OwnerRecord};
+use mtimer_store::{Census, Counts, InFlight, LaneError, OwnerRecord};
 use mtimer_types::{Epoch, Nonce, PartitionId, Term, Time, TimerId};
 
 use crate::lane_shared::LaneShared;
@@ -18,7 +18,8 @@ pub(crate) struct PartitionMirror {
     pub(crate) owner: StoredOwner,
     pub(crate) in_flight: Vec<InFlight>,
     pub(crate) counters: PartitionCounters,
-    pub(crate) parked: HashMap<u32, ParkedCount>,
+    /// By number, those that have timers.
+    pub(crate) dests: HashMap<u32, DestinationMirror>,
     /// No taken, no unconfirmed, no dead timer has a lower order.
     taken_floor: u64,
     unconfirmed_floor: u64,
@@ -38,12 +39,13 @@ pub(crate) struct StoredOwner {
     pub(crate) prior_claim: Time,
 }
 
-/// Parked timers of one destination.
+/// One destination's timers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct ParkedCount {
-    pub(crate) count: u64,
-    /// None has a lower order.
-    pub(crate) floor: u64,
+pub(crate) struct DestinationMirror {
+    /// Stored with every batch.
+    pub(crate) counts: Counts,
+    /// No parked one has a lower order.
+    pub(crate) park_floor: u64,
 }
 
 /// Counts that are stored with every batch.
@@ -68,7 +70,7 @@ impl PartitionMirror {
             owner: StoredOwner::default(),
             in_flight: Vec::new(),
             counters: PartitionCounters::default(),
-            parked: HashMap::new(),
+            dests: HashMap::new(),
             taken_floor: 0,
             unconfirmed_floor: 0,
             dead_floor: 0,
@@ -93,7 +95,10 @@ impl PartitionMirror {
     /// The order below which a queue has no rows; `None`: a park without timers.
     pub(crate) fn queue_floor(&mut self, queue: Queue) -> Option<&mut u64> {
         match queue {
-            Queue::Parked { dest } => self.parked.get_mut(&dest).map(|park| &mut park.floor),
+            Queue::Parked { dest } => {
+                let dest = self.dests.get_mut(&dest).filter(|dest| dest.counts.parked > 0);
+                dest.map(|dest| &mut dest.park_floor)
+            }
             Queue::Taken => Some(&mut self.taken_floor),
             Queue::Unconfirmed => Some(&mut self.unconfirmed_floor),
             Queue::Dead => Some(&mut self.dead_floor),
@@ -200,6 +205,23 @@ impl PartitionCounters {
     }
 }
 
+pub(crate) fn encode_counts(counts: &Counts) -> Vec<u8> {
+    let Counts { pending, retrying, parked, taken, unconfirmed, dead } = *counts;
+    let all = [pending, retrying, parked, taken, unconfirmed, dead];
+    all.into_iter().flat_map(u64::to_be_bytes).collect()
+}
+
+pub(crate) fn decode_counts(mut bytes: &[u8]) -> Option<Counts> {
+    (bytes.len() == 48).then(|| Counts {
+        pending: bytes.get_u64(),
+        retrying: bytes.get_u64(),
+        parked: bytes.get_u64(),
+        taken: bytes.get_u64(),
+        unconfirmed: bytes.get_u64(),
+        dead: bytes.get_u64(),
+    })
+}
+
 pub(crate) fn encode_in_flight(list: &[InFlight]) -> Vec<u8> {
     let mut out = Vec::with_capacity(list.len() * 42);
     for entry in list {
@@ -249,6 +271,9 @@ mod tests {
         let bytes = counters.encode();
         assert_eq!(PartitionCounters::decode(&bytes), Some(counters));
         assert_eq!(PartitionCounters::decode(&bytes[..bytes.len() - 8]), None);
+        let counts = Counts { pending: 1, retrying: 2, parked: 3, taken: 4, unconfirmed: 5, dead: 6 };
+        assert_eq!(decode_counts(&encode_counts(&counts)), Some(counts));
+        assert_eq!(decode_counts(&[0; 47]), None);
         let flight = InFlight { id: TimerId::from_u128(1), attempt: 2, session: 3, until: Time::from_ms(4) };
         let list = vec![flight.clone(), flight];
         assert_eq!(decode_in_flight(&encode_in_flight(&list)), Some(list));

@@ -8,7 +8,9 @@ use mtimer_types::{PartitionId, Term};
 use crate::committer::Committer;
 use crate::fault::Fault;
 use crate::layout::{FactName, Space, parse_fact_key};
-use crate::partition::{ParkedCount, PartitionCounters, PartitionMirror, StoredOwner, decode_in_flight};
+use crate::partition::{
+    DestinationMirror, PartitionCounters, PartitionMirror, StoredOwner, decode_counts, decode_in_flight,
+};
 
 impl Committer {
     /// The committer with everything that the directory's facts say.
@@ -32,9 +34,9 @@ impl Committer {
             FactName::Counters(p) => {
                 self.partition(p)?.counters = PartitionCounters::decode(value).ok_or(unreadable)?
             }
-            FactName::Parked(p, dest) => {
-                let count = number(value).ok_or(unreadable)?;
-                self.partition(p)?.parked.insert(dest, ParkedCount { count, floor: 0 });
+            FactName::Counts(p, dest) => {
+                let counts = decode_counts(value).ok_or(unreadable)?;
+                self.partition(p)?.dests.insert(dest, DestinationMirror { counts, park_floor: 0 });
             }
             FactName::Destination(dest) => self.destinations.restore(dest, value)?,
             // The tree keeps count of its batches.

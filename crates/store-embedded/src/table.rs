@@ -23,7 +23,7 @@ use crate::lane_shared::LaneShared;
 use crate::layout::{
     FactName, Queue, RecordPosition, Space, app_key, fact_key, pending_key, put_head, take_queue_head,
 };
-use crate::partition::{ParkedCount, PartitionMirror};
+use crate::partition::{PartitionMirror, encode_counts};
 use crate::remembered::{RememberedKey, bucket_of, decode_value, encode_value, ended_key};
 use crate::tree::Tree;
 
@@ -45,6 +45,8 @@ pub(crate) struct PartitionTable<'a> {
     /// Filed as pending by this call.
     filed: Vec<(Time, TimerId)>,
     counted: bool,
+    /// Destinations whose counts have changed.
+    recounted: Vec<u32>,
 }
 
 impl<'a> PartitionTable<'a> {
@@ -66,6 +68,7 @@ impl<'a> PartitionTable<'a> {
             value,
             filed,
             counted: false,
+            recounted: Vec::new(),
         }
     }
 
@@ -92,6 +95,18 @@ impl<'a> PartitionTable<'a> {
     pub(crate) fn store_counters(&mut self) {
         if std::mem::take(&mut self.counted) {
             self.partition.store_counters(self.tree);
+        }
+        self.recounted.sort_unstable();
+        self.recounted.dedup();
+        for dest in self.recounted.drain(..) {
+            let key = fact_key(FactName::Counts(self.partition.id, dest));
+            let Some(mirror) = self.partition.dests.get(&dest) else { continue };
+            if mirror.counts.total() > 0 {
+                self.tree.put(Space::Facts, key, encode_counts(&mirror.counts));
+            } else {
+                self.partition.dests.remove(&dest);
+                self.tree.remove(Space::Facts, key);
+            }
         }
     }
 
@@ -149,28 +164,27 @@ impl<'a> PartitionTable<'a> {
         self.tree.remove(space, key);
         match location {
             RecordPosition::Pending { .. } => self.partition.removed += 1,
-            RecordPosition::Parked { dest, .. } => {
-                self.count_parked(dest, |entry| entry.count = entry.count.saturating_sub(1))
-            }
             RecordPosition::Unconfirmed { .. } => {
                 let unconfirmed = &mut self.partition.counters.unconfirmed;
                 *unconfirmed = unconfirmed.saturating_sub(1);
             }
-            RecordPosition::Taken { .. } | RecordPosition::Dead { .. } => {}
+            RecordPosition::Parked { .. } | RecordPosition::Taken { .. } | RecordPosition::Dead { .. } => {}
         }
     }
 
-    fn count_parked(&mut self, dest: u32, change: impl FnOnce(&mut ParkedCount)) {
-        let order = self.partition.counters.order;
-        let entry = self.partition.parked.entry(dest).or_insert(ParkedCount { count: 0, floor: order });
-        change(entry);
-        let key = fact_key(FactName::Parked(self.partition.id, dest));
-        if entry.count == 0 {
-            self.partition.parked.remove(&dest);
-            self.tree.remove(Space::Facts, key);
-        } else {
-            self.tree.put(Space::Facts, key, entry.count.to_be_bytes());
+    /// Counts that a timer of a destination goes from one place to another.
+    fn count(&mut self, dest: u32, before: Option<At>, after: Option<At>) {
+        let counters = &mut self.partition.counters;
+        counters.census.shift(before, after);
+        let mirror = self.partition.dests.entry(dest).or_default();
+        if mirror.counts.parked == 0 {
+            mirror.park_floor = counters.order;
         }
+        mirror.counts.shift(before, after);
+        if self.recounted.last() != Some(&dest) {
+            self.recounted.push(dest);
+        }
+        self.counted = true;
     }
 
     /// Keeps the entry that tells where a moved timer is.
@@ -284,9 +298,9 @@ impl Table for PartitionTable<'_> {
                 self.leave(id, old);
             }
             match new {
-                RecordPosition::Parked { dest, .. } => self.count_parked(dest, |entry| entry.count += 1),
                 RecordPosition::Unconfirmed { .. } => self.partition.counters.unconfirmed += 1,
                 RecordPosition::Pending { .. }
+                | RecordPosition::Parked { .. }
                 | RecordPosition::Taken { .. }
                 | RecordPosition::Dead { .. } => {}
             }
@@ -308,8 +322,7 @@ impl Table for PartitionTable<'_> {
         } else if !self.memo.is_empty() {
             self.memo.remove(&id);
         }
-        self.partition.counters.census.shift(before.map(|row| row.at), Some(after.at));
-        self.counted = true;
+        self.count(dest, before.map(|row| row.at), Some(after.at));
         Ok(())
     }
 
@@ -320,8 +333,8 @@ impl Table for PartitionTable<'_> {
         if !self.memo.is_empty() {
             self.memo.remove(&before.id());
         }
-        self.partition.counters.census.shift(Some(before.at), None);
-        self.counted = true;
+        let dest = self.destinations.number(&before.record.timer.dest, self.tree)?;
+        self.count(dest, Some(before.at), None);
         Ok(())
     }
 

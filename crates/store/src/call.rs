@@ -3,8 +3,10 @@
 use mtimer_types::{Destination, Target, Time, TimerId};
 
 use crate::census::Census;
+use crate::counts::{CountsPage, CountsRange};
 use crate::listing::{ListPage, Listing};
 use crate::ops::{Answer, Batch};
+use crate::pending::{PendingPage, PendingRange};
 use crate::place::Place;
 use crate::record::Record;
 
@@ -32,6 +34,10 @@ pub enum Call {
     ParkedDestinations,
     /// A page of a listing.
     List(Listing),
+    /// A page of the pending timers, in the order of their fire times.
+    Pending(PendingRange),
+    /// A page of the counts of each destination.
+    Counts(CountsRange),
     /// Counts, cheap enough for a status page.
     Census,
     /// Gives the partition up gracefully, with all that this owner has sent and not settled. The
@@ -50,6 +56,8 @@ impl Call {
             Self::Get(_) => "get",
             Self::ParkedDestinations => "parked destinations",
             Self::List(_) => "list",
+            Self::Pending(_) => "list pending",
+            Self::Counts(_) => "counts",
             Self::Census => "census",
             Self::Release(_) => "release",
         }
@@ -71,6 +79,10 @@ pub enum CallAnswer {
     ParkedDestinations(Vec<(Destination, u64)>),
     /// A page of the kind that was asked for.
     List(ListPage),
+    /// A page of the pending timers.
+    Pending(PendingPage),
+    /// A page of the counts of each destination.
+    Counts(CountsPage),
     /// The counts.
     Census(Census),
     /// The partition is given up.

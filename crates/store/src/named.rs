@@ -8,10 +8,12 @@ use mtimer_types::{Destination, Target, Time};
 
 use crate::call::{Call, CallAnswer, InFlight, Load, Loaded};
 use crate::census::Census;
+use crate::counts::{CountsPage, CountsRange};
 use crate::error::{LaneError, LaneFuture};
 use crate::lane::Lane;
 use crate::listing::{DeadFilter, DeadLetter, ListPage, Listed, Listing, Page, Taken, Unconfirmed};
 use crate::ops::{Answer, Batch};
+use crate::pending::{PendingPage, PendingRange};
 use crate::place::Place;
 use crate::record::Record;
 
@@ -73,6 +75,16 @@ impl dyn Lane + '_ {
     pub fn unconfirmed(&self, cursor: u64, limit: u32) -> LaneFuture<Page<Unconfirmed>> {
         let listing = Listing { of: Listed::Unconfirmed, cursor, limit };
         self.ask(Call::List(listing), content!(CallAnswer::List(ListPage::Unconfirmed(page)) => page))
+    }
+
+    /// See [`Call::Pending`].
+    pub fn pending(&self, range: PendingRange) -> LaneFuture<PendingPage> {
+        self.ask(Call::Pending(range), content!(CallAnswer::Pending(page) => page))
+    }
+
+    /// See [`Call::Counts`].
+    pub fn counts(&self, range: CountsRange) -> LaneFuture<CountsPage> {
+        self.ask(Call::Counts(range), content!(CallAnswer::Counts(page) => page))
     }
 
     /// See [`Call::Census`].

@@ -78,6 +78,14 @@ impl At {
         }
     }
 
+    /// When a timer is to be delivered, and its tier, if it is pending.
+    pub const fn pending(self) -> Option<(Time, u8)> {
+        match self {
+            Self::Pending { fire, tier } => Some((fire, tier)),
+            _ => None,
+        }
+    }
+
     /// Why and when a timer died, if it is a dead letter.
     pub const fn dead(self) -> Option<(DeadReason, Time)> {
         match self {

@@ -69,6 +69,10 @@ enum Flaw {
     SomethingLeftOver,
     /// The first of several pages leaves out its last row.
     PagesLeaveOut,
+    /// A page of pending timers goes on behind one that was not shown.
+    PendingSkipped,
+    /// Retries are not listed.
+    RetriesNotListed,
     /// A batch stops in the middle, and answers as if it had not.
     HalfBatches,
     /// Each batch is applied once more behind the next one, as by a careless resend.
@@ -297,6 +301,8 @@ fn spoil_answer(flaw: Flaw, answer: &mut CallAnswer, is_first_page: bool) {
             ListPage::Unconfirmed(page) => leave_out(page),
             ListPage::Parked(page) => leave_out(page),
         },
+        (Flaw::PendingSkipped, CallAnswer::Pending(page)) if page.next.is_some() => drop(page.rows.pop()),
+        (Flaw::RetriesNotListed, CallAnswer::Pending(page)) => page.rows.retain(|row| row.tier == 0),
         _ => {}
     }
 }
@@ -429,6 +435,10 @@ noticed! {
     keys_are_not_counted: KeysNotCounted by "drain::the_census_counts_what_is_there";
     something_is_left_over: SomethingLeftOver by "drain::after_acknowledgements";
     pages_leave_rows_out: PagesLeaveOut by "dead::pages_show_each_letter_once", "parking::pages_show_each_timer_once";
+    a_pending_timer_is_passed_over: PendingSkipped by
+        "listing::in_the_order_of_fire_times_in_pages", "random::operations_agree_with_the_reference";
+    retries_are_not_listed: RetriesNotListed by
+        "listing::retries_are_told_apart", "random::operations_agree_with_the_reference";
     batches_are_done_by_half: HalfBatches by "order::a_batch_of_2000";
     batches_are_applied_again: AppliedAgain by "random::operations_agree_with_the_reference";
     terms_do_not_rise: TermStands by "ownership::terms_only_rise";

@@ -10,6 +10,7 @@
 mod backoff;
 pub mod cohorts;
 pub mod extensions;
+mod filter;
 pub mod hash;
 pub mod headers;
 pub mod id;
@@ -29,6 +30,7 @@ mod verb;
 pub use backoff::Backoff;
 pub use cohorts::Cohorts;
 pub use extensions::{ExtensionError, Extensions};
+pub use filter::Filter;
 pub use headers::{HeaderError, Headers};
 pub use id::{SlotWidth, TimerId};
 pub use invalid::InvalidTimer;

@@ -12,12 +12,15 @@ const ID: &str = "00000000000000000000000000";
 
 fn every_command(addr: SocketAddr) {
     let addr = addr.to_string();
-    let commands: [&[&str]; 14] = [
+    let commands: [&[&str]; 17] = [
         &["schedule", "--group", "g", "--app", "a", "--in", "1h"],
         &["schedule", "--file", "-"],
         &["get", ID],
         &["cancel", ID],
         &["reschedule", ID, "--in", "1h"],
+        &["list"],
+        &["destinations"],
+        &["count"],
         &["listen", "--group", "g", "--app", "a"],
         &["dead", "list"],
         &["dead", "unconfirmed"],

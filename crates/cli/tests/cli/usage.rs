@@ -21,7 +21,7 @@ fn help_lists_the_exit_codes_and_every_command_has_one_with_an_example() {
         assert!(help.lines().any(|line| line.trim_start().starts_with(&example)), "{command}: {help}");
         seen.push(command);
     }
-    for some in ["schedule", "dead purge", "bench single"] {
+    for some in ["schedule", "list", "destinations", "count", "dead purge", "bench single"] {
         assert!(seen.iter().any(|command| command == some), "{some} is not among {seen:?}");
     }
     assert!(run(&["bench", "--help"]).ok().out.contains("mtimer bench fire --fail 10"));
@@ -52,6 +52,11 @@ fn wrong_usage_is_exit_code_2() {
         &["get", "--key", "k"],
         &["cancel", "00000000000000000000000000", "--key", "k", "--group", "g", "--app", "a"],
         &["reschedule", "00000000000000000000000000"],
+        &["list", "--cursor", "order-17"],
+        &["list", "--retrying", "--first"],
+        &["list", "--limit", "0"],
+        &["list", "--until", "tomorrow"],
+        &["list", "--header", "tenant"],
         &["listen", "--group", "g"],
         &["listen", "--group", "", "--app", "a"],
         &["listen", "--group", "g", "--app", "a", "--count", "0"],

@@ -35,6 +35,7 @@ impl Engine {
             let view =
                 if self.counting.has_askers() { OwnedPartition::view } else { OwnedPartition::outline };
             let Some(view) = self.partitions.get(at).map(view) else { continue };
+            debug_assert!(!self.counting.has_askers() || view.in_flight == self.flights.of_partition(at));
             if let Some(number) = self.counting.add(view) {
                 self.ask_store(now, at, QueryPart::Count(number), Call::Census);
             }

@@ -207,7 +207,7 @@ impl Engine {
         let Some(entry) = p.table.get_mut(id) else { return };
         let timer = &entry.record.timer;
         let timeout_ms = timer.callback_timeout_ms.unwrap_or(timeout_default);
-        let attempt = entry.attempt();
+        let (dest, attempt) = (entry.dest, entry.attempt());
         let taken_over = entry.covered && attempt > 1;
         let delivery = Delivery {
             id,
@@ -224,6 +224,7 @@ impl Engine {
         entry.state =
             EntryState::InFlight(Flight { attempt, member: Some(to), session: Some(session), client, until });
         self.timeouts.add(until, id, attempt);
+        self.flights.begin(id.partition(), dest);
         if taken_over {
             self.tallies.redelivery(RedeliveryCause::Takeover);
         }
@@ -281,7 +282,9 @@ impl Engine {
                     self.roster.post(member, delivery);
                     continue;
                 }
+                let dest = facts.entry.dest;
                 self.set_state(id, EntryState::Taking { member });
+                self.flights.end(id.partition(), dest);
                 self.roster.end_flight(session, id);
                 self.taken(now, id, MoveAnswer::Done);
             }

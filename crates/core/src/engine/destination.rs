@@ -124,6 +124,11 @@ impl DestinationTable {
         ix
     }
 
+    /// The number of a destination, if it has one.
+    pub(super) fn find(&self, name: &Destination) -> Option<DestIx> {
+        self.by_name.get(name).copied()
+    }
+
     fn insert(&mut self, name: &Destination) -> DestIx {
         let ix = self.all.insert(Dest::new(name.clone()));
         self.by_name.insert(name.clone(), ix);

@@ -26,10 +26,10 @@
 //!   (`parks`), progress (`flow`), how many may wait (`backlog_limit`), and who has credit
 //!   (`credit`);
 //! - of the broker: sessions and their credit (`roster`, `destination_members`), requests and
-//!   settlements that are not answered (`open_requests`, `settle_reports`), the times at which
-//!   deferred work goes (`deferral`), callback timeouts (`timeouts`), ids of acknowledged timers
-//!   (`recent`), memory (`pressure`), time that counts against clients (`attended`), counts of
-//!   partitions (`counts`), sweeps of parks (`sweeps`).
+//!   settlements that are not answered (`open_requests`, `settle_reports`), how many deliveries are
+//!   under way (`flights`), the times at which deferred work goes (`deferral`), callback timeouts
+//!   (`timeouts`), ids of acknowledged timers (`recent`), memory (`pressure`), time that counts
+//!   against clients (`attended`), counts of partitions (`counts`), sweeps of parks (`sweeps`).
 //!
 //! Invariants:
 //!
@@ -62,6 +62,7 @@ mod destination;
 mod destination_members;
 mod edits;
 mod figures;
+mod flights;
 mod flow;
 mod handover;
 mod hash;
@@ -110,6 +111,7 @@ use mtimer_types::TimerId;
 use self::attended::AttendedTime;
 use self::counts::Counting;
 use self::deferral::Deferral;
+use self::flights::Flights;
 use self::hash::Seeded;
 use self::open_requests::OpenRequests;
 use self::partitions::Partitions;
@@ -142,6 +144,7 @@ pub struct Engine {
     topology: Option<Arc<Topology>>,
     recent: RecentIds,
     timeouts: Timeouts,
+    flights: Flights,
     /// Deliveries that closed sessions have not settled.
     lost: VecDeque<(SessionId, TimerId)>,
     deferral: Deferral,
@@ -186,6 +189,7 @@ impl Engine {
             topology: None,
             recent: RecentIds::new(seed, now),
             timeouts: Timeouts::default(),
+            flights: Flights::new(seed),
             lost: VecDeque::new(),
             effects: Vec::new(),
             answers: Vec::new(),

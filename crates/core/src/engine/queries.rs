@@ -3,9 +3,16 @@
 //! How many a session may have unanswered is bounded where they come in; how many are at the store,
 //! by `questions`.
 
-use mtimer_protocol::{DeadRow, ErrorCode, Query, QueryAnswer, TimerState, TimerView, UnconfirmedRow};
-use mtimer_store::{DeadFilter, ListPage, Listed, Listing, Place, Record};
-use mtimer_types::PartitionId;
+use bytes::Bytes;
+use mtimer_protocol::{
+    CountsQuery, DeadRow, DestinationCounts, ErrorCode, PendingQuery, PendingRow, Query, QueryAnswer,
+    TimerState, TimerView, UnconfirmedRow,
+};
+use mtimer_store::{
+    Counts, CountsPage, CountsRange, DeadFilter, ListPage, Listed, Listing, Pending, PendingPage,
+    PendingRange, Place, Record,
+};
+use mtimer_types::{Destination, Filter, PartitionId, Timer, limits};
 
 use super::Engine;
 use super::calls::OpenCall;
@@ -16,6 +23,13 @@ use crate::api::{Call, CallAnswer, Now, SessionId};
 /// Rows of one page of a listing: with the largest payloads they still fit a frame. A client that
 /// wants more asks again.
 const PAGE_ROWS: u32 = 48;
+/// The same without payloads.
+const SHORT_ROWS: u32 = 400;
+/// Bytes of the rows of one page of pending timers. A quarter of the frame is left for what
+/// [`row_bytes`] does not count.
+const PAGE_BYTES: usize = limits::MAX_FRAME / 4 * 3;
+/// Bytes of a row beside its names, texts, retry delays and payload.
+const ROW_BYTES: usize = 128;
 
 impl Engine {
     pub(super) fn query(&mut self, session: SessionId, corr: u64, query: Query) {
@@ -30,6 +44,8 @@ impl Engine {
             Query::Unconfirmed { cursor, limit } => {
                 self.ask_page(session, corr, Listed::Unconfirmed, cursor, limit);
             }
+            Query::Pending(query) => self.ask_pending(session, corr, *query),
+            Query::Counts(query) => self.ask_counts(session, corr, query),
             Query::Status => self.counting.ask(Asker { session, corr, about: About::Status }),
             Query::Broker => self.counting.ask(Asker { session, corr, about: About::Broker }),
             // The shell knows: it puts the reasons in.
@@ -55,6 +71,36 @@ impl Engine {
         let (at, cursor) = cursor.unwrap_or_default();
         let listing = Listing { of, cursor, limit: limit.clamp(1, PAGE_ROWS) };
         self.ask(PartitionId(at), QueryPart::One { session, corr }, Call::List(listing));
+    }
+
+    /// Asks for a page of the pending timers of one partition.
+    fn ask_pending(&mut self, session: SessionId, corr: u64, query: PendingQuery) {
+        let PendingQuery { partition, filter, retrying, from, until, limit, payloads } = query;
+        let limit = limit.clamp(1, if payloads { PAGE_ROWS } else { SHORT_ROWS });
+        let range = PendingRange { filter, retrying, from, until, limit };
+        let part = QueryPart::Pending { session, corr, payloads };
+        self.ask_number(partition, part, Call::Pending(range));
+    }
+
+    /// Asks for a page of the counts of one partition's destinations.
+    fn ask_counts(&mut self, session: SessionId, corr: u64, query: CountsQuery) {
+        let CountsQuery { partition, group, app, after, limit } = query;
+        let filter = Filter { group, app, ..Filter::default() };
+        let range = CountsRange { filter, after, limit: limit.clamp(1, limits::MAX_PAGE) };
+        self.ask_number(partition, QueryPart::One { session, corr }, Call::Counts(range));
+    }
+
+    /// Asks a partition that a client has named by its number, if there is one.
+    fn ask_number(&mut self, partition: u16, part: QueryPart, call: Call) {
+        let (at, partitions) = (PartitionId(partition), self.options.partitions);
+        if partition < partitions {
+            return self.ask(at, part, call);
+        }
+        let last = partitions.saturating_sub(1);
+        let message = format!(
+            "there is no partition {partition}: the cluster has {partitions}, the last one is {last}"
+        );
+        self.query_failed(at, part, ErrorCode::Invalid, &message);
     }
 
     fn ask(&mut self, at: PartitionId, part: QueryPart, call: Call) {
@@ -122,6 +168,16 @@ impl Engine {
                 let answer = QueryAnswer::Unconfirmed { rows: rows.collect(), next };
                 self.answer(session, corr, answer);
             }
+            (QueryPart::Pending { session, corr, payloads }, CallAnswer::Pending(page)) => {
+                let PendingPage { rows, next } = cut(page, payloads);
+                let rows = rows.into_iter().map(|row| self.pending_row(row, payloads)).collect();
+                self.answer(session, corr, QueryAnswer::Pending { rows, next });
+            }
+            (QueryPart::One { session, corr }, CallAnswer::Counts(page)) => {
+                let CountsPage { rows, next, uncounted } = page;
+                let rows = rows.into_iter().map(|(dest, counts)| self.counts_row(at, dest, counts)).collect();
+                self.answer(session, corr, QueryAnswer::Counts { rows, next, uncounted });
+            }
             (QueryPart::Count(number), CallAnswer::Census(census)) => {
                 self.counting.answered(number, at, Some(census));
             }
@@ -138,6 +194,22 @@ impl Engine {
             Some(cursor) => Some((at.0, cursor)),
             None => (at.0 + 1 < self.options.partitions).then_some((at.0 + 1, 0)),
         }
+    }
+
+    fn pending_row(&mut self, row: Pending, payloads: bool) -> PendingRow {
+        let Pending { record, fire, tier } = row;
+        let mut view = self.view(record, Place::Pending { fire, tier });
+        let payload_bytes = u32::try_from(view.timer.payload.len()).unwrap_or(u32::MAX);
+        if !payloads {
+            view.timer.payload = Bytes::new();
+        }
+        PendingRow { fire, view, payload_bytes }
+    }
+
+    fn counts_row(&self, at: PartitionId, dest: Destination, counts: Counts) -> DestinationCounts {
+        let Counts { pending, retrying, parked, taken, unconfirmed, dead } = counts;
+        let in_flight = self.roster.find_dest(&dest).map_or(0, |ix| self.flights.of(at, ix));
+        DestinationCounts { dest, pending, retrying, parked, in_flight, taken, unconfirmed, dead }
     }
 
     fn view(&mut self, record: Record, place: Place) -> TimerView {
@@ -169,10 +241,38 @@ impl Engine {
 
     pub(super) fn query_failed(&mut self, at: PartitionId, part: QueryPart, code: ErrorCode, message: &str) {
         match part {
-            QueryPart::One { session, corr } => {
+            QueryPart::One { session, corr } | QueryPart::Pending { session, corr, .. } => {
                 self.answer(session, corr, QueryAnswer::Failed { code, message: message.to_owned() });
             }
             QueryPart::Count(number) => self.counting.answered(number, at, None),
         }
     }
+}
+
+/// Cuts a page off before the row with which it has more than [`PAGE_BYTES`], but not before the
+/// first. What follows begins behind the last row that is left.
+fn cut(mut page: PendingPage, payloads: bool) -> PendingPage {
+    let mut bytes = 0;
+    let fits = |row: &&Pending| {
+        bytes += row_bytes(&row.record, payloads);
+        bytes <= PAGE_BYTES
+    };
+    let fitting = page.rows.iter().take_while(fits).count().max(1);
+    if fitting < page.rows.len() {
+        page.rows.truncate(fitting);
+        page.next = page.rows.last().map(Pending::next);
+    }
+    page
+}
+
+/// About how many bytes a row takes in an answer.
+fn row_bytes(record: &Record, payload: bool) -> usize {
+    let Record { timer, progress, .. } = record;
+    let Timer { dest, key, retry, headers, extensions, .. } = &**timer;
+    let payload = if payload { timer.payload.len() } else { 0 };
+    let names = dest.group().len() + dest.app().len();
+    let key = key.as_ref().map_or(0, |key| key.as_str().len());
+    let retry = retry.as_ref().map_or(0, |tiers| size_of_val(tiers.0.as_slice()));
+    let error = progress.last_error.as_ref().map_or(0, |error| error.len());
+    ROW_BYTES + names + key + retry + payload + headers.bytes() + extensions.as_bytes().len() + error
 }

@@ -17,6 +17,8 @@ const QUESTIONS_OUT: usize = 4;
 pub(super) enum QueryPart {
     /// For this question alone.
     One { session: SessionId, corr: u64 },
+    /// The same, for a page of pending timers, with or without their payloads.
+    Pending { session: SessionId, corr: u64, payloads: bool },
     /// A partition's part of the count of this number.
     Count(u64),
 }
@@ -25,7 +27,7 @@ impl QueryPart {
     /// Who waits for this answer alone.
     pub(super) fn asker(&self) -> Option<(SessionId, u64)> {
         match *self {
-            Self::One { session, corr } => Some((session, corr)),
+            Self::One { session, corr } | Self::Pending { session, corr, .. } => Some((session, corr)),
             Self::Count(_) => None,
         }
     }

@@ -146,6 +146,11 @@ impl Roster {
         self.dests.ix(name)
     }
 
+    /// The number of a destination that has members, timers in memory or parked timers.
+    pub(super) fn find_dest(&self, name: &Destination) -> Option<DestIx> {
+        self.dests.find(name)
+    }
+
     pub(super) fn dest(&self, ix: DestIx) -> &Dest {
         self.dests.get(ix)
     }

@@ -35,6 +35,9 @@ impl Engine {
         self.set_state(id, EntryState::Settling { member, attempt: flight.map(|f| f.attempt) });
         let entry = self.partition(id.partition()).and_then(|p| p.table.get(id));
         let (dest, timer) = entry.map(|e| (e.dest, e.record.timer.clone())).unzip();
+        if let Some(dest) = dest.filter(|_| flight.is_some()) {
+            self.flights.end(id.partition(), dest);
+        }
         if let Some(dest) = dest.filter(|_| member.is_some()) {
             self.roster.dest_mut(dest).flow.begin_settling();
         }

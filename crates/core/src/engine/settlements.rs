@@ -194,9 +194,10 @@ impl Engine {
         }
         self.unsettled -= 1;
         self.report(report, id, None);
-        let Some(p) = self.partition(id.partition()) else { return };
+        let Some(p) = self.partitions.get_mut(id.partition()) else { return };
         let Some(entry) = p.table.get_mut(id) else { return };
         entry.state = EntryState::Due;
+        self.flights.end(id.partition(), entry.dest);
         if f.member.is_none() {
             // The predecessor's delivery was the one that its claim covers.
             entry.covered = false;

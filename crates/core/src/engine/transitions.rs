@@ -38,6 +38,7 @@ impl Engine {
             Some(f) => {
                 let until = now.mono_ms + f.until.ms_since(now.time);
                 self.timeouts.add(until, id, f.attempt);
+                self.flights.begin(at, dest);
                 self.unsettled += 1;
                 EntryState::InFlight(Flight {
                     attempt: f.attempt,
@@ -139,6 +140,7 @@ impl Engine {
                 None
             }
             EntryState::InFlight(flight) => {
+                self.flights.end(id.partition(), dest);
                 if let Some(session) = flight.session {
                     self.roster.end_flight(session, id);
                 }

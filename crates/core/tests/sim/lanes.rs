@@ -12,7 +12,8 @@ use mtimer_core::{Call, CallAnswer, Input};
 use mtimer_store::conformance::properties;
 use mtimer_store::ops::Subject;
 use mtimer_store::{
-    Answer, Batch, Census, Health, Lane, LaneError, Listed, Listing, Load, Loaded, Op, Refusal, Store,
+    Answer, Batch, Census, CountsPage, Health, Lane, LaneError, Listed, Listing, Load, Loaded, Op,
+    PendingPage, Refusal, Store,
 };
 use mtimer_types::{Epoch, PartitionId, Target, Time};
 
@@ -163,6 +164,8 @@ impl World {
             Call::Get(_) => CallAnswer::Get(None),
             Call::List(Listing { of: of @ Listed::Parked(_), .. }) => CallAnswer::List(of.page([], None)),
             Call::Unload(_) => CallAnswer::Unload,
+            Call::Pending(_) => CallAnswer::Pending(PendingPage { rows: Vec::new(), next: None }),
+            Call::Counts(_) => CallAnswer::Counts(CountsPage::default()),
             Call::Census => CallAnswer::Census(Census::default()),
             _ => return false,
         };

@@ -227,11 +227,13 @@ impl World {
     fn query_one(&mut self) {
         let id = self.load.latest.back().or(self.load.ids.last()).copied();
         let at = self.rng.below(u64::from(PARTITIONS)) as u16;
-        let query = match (self.rng.below(5), id) {
+        let query = match (self.rng.below(self.plan.questions), id) {
             (0, Some(id)) => Query::Get(Target::Id(id)),
             (1, _) => Query::Dead { group: None, app: None, cursor: Some((at, 0)), limit: 5 },
             (2, _) => Query::Unconfirmed { cursor: Some((at, 0)), limit: 5 },
             (3, _) => Query::Broker,
+            (5, _) => Query::Pending(sample::all_pending(at).into()),
+            (6, _) => Query::Counts(sample::all_counts(at)),
             _ => Query::Status,
         };
         if let Some(session) = self.any_session() {

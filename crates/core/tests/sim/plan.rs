@@ -13,10 +13,24 @@ const DAY: u64 = 24 * HOUR;
 /// [`RequestOp::NAMES`].
 const FIRST_OPERATIONS: u64 = 5;
 
-/// How many operations have come since: the upper half of a new seed. So a seed that is recorded
-/// keeps its history when another one comes.
-pub(crate) fn newer_operations() -> u64 {
-    RequestOp::NAMES.len() as u64 - FIRST_OPERATIONS
+/// The same for questions, the first in `query_one`, and how many there are by now.
+const FIRST_QUESTIONS: u64 = 5;
+const QUESTIONS: u64 = 7;
+
+/// How many operations, and how many questions, have come since: the upper half of a new seed. So a
+/// seed that is recorded keeps its history when another one comes.
+pub(crate) fn newer_requests() -> u64 {
+    newer_requests_with(QUESTIONS)
+}
+
+/// The same as it was when each of the newer questions came, the last one first.
+pub(crate) fn newer_requests_so_far() -> impl Iterator<Item = u64> + Clone {
+    (FIRST_QUESTIONS..=QUESTIONS).rev().map(newer_requests_with)
+}
+
+fn newer_requests_with(questions: u64) -> u64 {
+    let operations = RequestOp::NAMES.len() as u64 - FIRST_OPERATIONS;
+    operations | (questions - FIRST_QUESTIONS) << 16
 }
 
 /// The focus of a run. A profile fixes which promises apply; the seed draws everything else.
@@ -60,6 +74,8 @@ pub(crate) struct Plan {
     pub(crate) timers: u64,
     /// Clients ask for the first so many operations in [`RequestOp::NAMES`].
     pub(crate) operations: usize,
+    /// Clients ask the first so many questions.
+    pub(crate) questions: u64,
     /// How long timers are scheduled in quick succession, ms.
     pub(crate) load_ms: u64,
     /// How long faults and edits go on at long intervals after that, ms.
@@ -97,7 +113,8 @@ impl Plan {
             brokers,
             clustered: brokers > 1 || profile == Profile::Handovers || rng.chance(50),
             timers: rng.between(30, 160),
-            operations: (FIRST_OPERATIONS + (seed >> 32)) as usize,
+            operations: (FIRST_OPERATIONS + (seed >> 32 & 0xffff)) as usize,
+            questions: FIRST_QUESTIONS + (seed >> 48),
             load_ms: rng.between(3_000, 12_000),
             far_ms: match (profile, far) {
                 (Profile::Clocks, _) => rng.between(10_000, 5 * MINUTE),

@@ -6,9 +6,13 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 use bytes::Bytes;
-pub use mtimer_protocol::sample::{by_key, dest, full_timer, headers, id, key, plain_timer, time};
+pub use mtimer_protocol::sample::{
+    all_counts, all_pending, by_key, dest, full_timer, headers, id, key, plain_timer, time,
+};
 use mtimer_protocol::*;
-use mtimer_types::{DeadReason, Epoch, HandlerOutcome, Headers, Mode, PartitionId, Target, Term};
+use mtimer_types::{
+    DeadReason, Epoch, Filter, HandlerOutcome, Headers, Mode, PartitionId, Target, Term, Timer,
+};
 
 fn named<M>((name, message): (&str, M)) -> (String, M) {
     (name.to_owned(), message)
@@ -42,6 +46,29 @@ fn settle(outcome: HandlerOutcome) -> ClientMessage {
 
 fn query(query: Query) -> ClientMessage {
     ClientMessage::Query { corr: 8, query }
+}
+
+/// A question for pending timers with every condition that there is.
+fn some_pending() -> PendingQuery {
+    PendingQuery {
+        filter: Filter {
+            key_prefix: Some("order-".into()),
+            header: Some(("tenant".into(), "acme".into())),
+            ..Filter::of(&dest())
+        },
+        retrying: Some(true),
+        from: (time(5_000), id()),
+        until: time(60_000),
+        limit: 1_000,
+        payloads: true,
+        ..all_pending(9)
+    }
+}
+
+/// A question for counts with every condition that there is.
+fn some_counts() -> CountsQuery {
+    let (group, app) = (Some("orders".into()), Some("billing".into()));
+    CountsQuery { group, app, after: Some(dest()), limit: 1_000, ..all_counts(9) }
 }
 
 /// Every kind of message from a client, by name.
@@ -84,6 +111,10 @@ pub fn from_client() -> Vec<(String, ClientMessage)> {
         ("query-broker", query(Query::Broker)),
         ("query-drain", query(Query::Drain { broker: "b2.example:7400".into(), drain: true })),
         ("query-ready", query(Query::Ready)),
+        ("query-pending-all", query(Query::Pending(all_pending(9).into()))),
+        ("query-pending", query(Query::Pending(some_pending().into()))),
+        ("query-counts-all", query(Query::Counts(all_counts(9)))),
+        ("query-counts", query(Query::Counts(some_counts()))),
         ("client-ping", ClientMessage::Ping(1)),
         ("client-pong", ClientMessage::Pong(u64::MAX)),
         ("goodbye", ClientMessage::Goodbye),
@@ -129,10 +160,37 @@ pub fn topology() -> Topology {
     }
 }
 
+fn timer_view(timer: Timer, state: TimerState) -> TimerView {
+    TimerView { timer, state, failed: 2, stopped: false, last_error: Some("no".into()) }
+}
+
 fn view(state: TimerState) -> ServerMessage {
-    let view =
-        TimerView { timer: plain_timer(), state, failed: 2, stopped: false, last_error: Some("no".into()) };
-    answer(QueryAnswer::Timer(Some(view)))
+    answer(QueryAnswer::Timer(Some(timer_view(plain_timer(), state))))
+}
+
+/// A retry with its payload, and one in flight without.
+pub fn pending_rows() -> Vec<PendingRow> {
+    let fire = time(5_000);
+    let row = |timer, state| PendingRow { fire, view: timer_view(timer, state), payload_bytes: 5 };
+    let without_payload = Timer { payload: Bytes::new(), ..full_timer() };
+    vec![
+        row(plain_timer(), TimerState::Retrying { fire, tier: 2 }),
+        row(without_payload, TimerState::InFlight { epoch: Epoch(3), attempt: 2 }),
+    ]
+}
+
+/// Counts that all differ.
+pub fn counts() -> DestinationCounts {
+    DestinationCounts {
+        dest: dest(),
+        pending: 70_000,
+        retrying: 1,
+        parked: 2,
+        in_flight: 3,
+        taken: 4,
+        unconfirmed: 5,
+        dead: 6,
+    }
 }
 
 fn answer(answer: QueryAnswer) -> ServerMessage {
@@ -220,6 +278,16 @@ fn answers() -> Vec<(&'static str, ServerMessage)> {
         ("answer-done", answer(QueryAnswer::Done)),
         ("answer-ready", answer(QueryAnswer::Ready(vec![]))),
         ("answer-not-ready", answer(QueryAnswer::Ready(vec!["no".into()]))),
+        ("answer-pending-none", answer(QueryAnswer::Pending { rows: vec![], next: None })),
+        (
+            "answer-pending-rows",
+            answer(QueryAnswer::Pending { rows: pending_rows(), next: Some((time(5_000), id())) }),
+        ),
+        ("answer-counts-none", answer(QueryAnswer::Counts { rows: vec![], next: None, uncounted: 0 })),
+        (
+            "answer-counts",
+            answer(QueryAnswer::Counts { rows: vec![counts()], next: Some(dest()), uncounted: 70_000 }),
+        ),
     ]
 }
 

@@ -7,8 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::{Buf, Bytes};
 use fjall::Slice;
-use mtimer_store::Record;
 use mtimer_store::table::{At, Row};
+use mtimer_store::{Counts, Record};
 use mtimer_types::{Destination, Mode, PartitionId, Time, TimerId};
 
 use crate::destinations::DestinationNumbers;
@@ -17,7 +17,7 @@ use crate::layout::{
     FactName, Queue, RecordPosition, Space, fact_key, parse_fact_key, parse_pending_key, parse_queue_order,
     put_head, take_queue_head,
 };
-use crate::partition::{PartitionCounters, StoredOwner};
+use crate::partition::{PartitionCounters, StoredOwner, encode_counts};
 use crate::table::read_row;
 use crate::tree::Tree;
 
@@ -36,7 +36,7 @@ pub(super) struct Rebuild {
     destinations: DestinationNumbers,
     partitions: Vec<PartitionCounters>,
     owners: BTreeMap<PartitionId, StoredOwner>,
-    parked: BTreeMap<(PartitionId, u32), u64>,
+    counts: BTreeMap<(PartitionId, u32), Counts>,
     /// Rows of this sequence number or a later one were written after everything that is lost.
     intact_from: u64,
     /// By the host's clock, in ms.
@@ -53,7 +53,7 @@ impl Rebuild {
             destinations: DestinationNumbers::default(),
             partitions: vec![PartitionCounters::default(); usize::from(partitions)],
             owners: BTreeMap::new(),
-            parked: BTreeMap::new(),
+            counts: BTreeMap::new(),
             intact_from,
             now: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64),
             report,
@@ -73,8 +73,8 @@ impl Rebuild {
             let p = PartitionId(n as u16);
             self.to.put(Space::Facts, fact_key(FactName::Counters(p)), counters.encode());
         }
-        for ((p, dest), count) in &self.parked {
-            self.to.put(Space::Facts, fact_key(FactName::Parked(*p, *dest)), count.to_be_bytes());
+        for ((p, dest), counts) in &self.counts {
+            self.to.put(Space::Facts, fact_key(FactName::Counts(*p, *dest)), encode_counts(counts));
         }
         self.to.write()?;
         self.to.sync()?;
@@ -170,7 +170,7 @@ impl Rebuild {
                 return Ok(true);
             }
             // Recounted, or renumbered.
-            FactName::Parked(..) | FactName::Group => return Ok(true),
+            FactName::Counts(..) | FactName::Group => return Ok(true),
             FactName::Owner(p) => match StoredOwner::decode(&value) {
                 Some(owner) => {
                     self.owners.insert(p, owner);
@@ -326,8 +326,8 @@ impl Rebuild {
         if is_moved {
             self.to.put(Space::Moved, id.to_bytes().into(), here.encode());
         }
-        if let RecordPosition::Parked { dest, .. } = here {
-            *self.parked.entry((p, dest)).or_default() += 1;
+        if let Some(dest) = self.destinations.find(&row.record.timer.dest) {
+            self.counts.entry((p, dest)).or_default().shift(None, Some(row.at));
         }
         if let Some(counters) = self.counters(p) {
             counters.census.shift(None, Some(row.at));

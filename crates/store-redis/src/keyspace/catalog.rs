@@ -1,14 +1,17 @@
 //! The owner's picture of the slots of its partition.
 //!
-//! Purpose: knows which slots there are, in which index, how full they are, and fingerprints of the
-//! ids in them. From that it derives the slots in which an id may be, the place of a timer, the
-//! slots to load next, and up to when everything is loaded.
+//! Purpose: knows which slots there are, in which index, how full they are, fingerprints of the ids
+//! in them, and how many timers of which destinations. From that it derives the slots in which an
+//! id may be, the place of a timer, the slots to load next, up to when everything is loaded, the
+//! slots in which a destination's next timers are, and how many it has.
 //!
 //! Invariants, whenever no write is under way:
 //! - Every slot that has readable contents is in the picture, in the index in which it is.
 //! - `need` of a slot is at or below the fire time of everything in it that the owner has not
 //!   loaded or filed; nothing is needed before `next`. So the horizon is exact: see
 //!   [`mtimer_store::Loaded`].
+//! - The counts of a slot's destinations are exact, or there are none: then it is *uncounted*,
+//!   until somebody reads it.
 //!
 //! A wide slot that has too much in it to be loaded at once is *dense*: it takes in nothing from
 //! [`LEAD_MS`] before it begins, and its timers are moved to narrower slots, a few at a time. Those
@@ -26,6 +29,7 @@ use super::keys::{IndexKey, SlotKey};
 use super::levels::level;
 use super::place::Placed;
 use super::secret::{KeyedHash, Secret};
+use super::slot_counts::{SlotCounts, Totals, Wanted};
 
 /// Timers after which a slot is full. Redis keeps a hash of so many small values as a list-pack
 /// (`hash-max-listpack-entries`, `-value`), which it searches from end to end.
@@ -61,6 +65,23 @@ pub(crate) enum LoadStep {
     Done,
 }
 
+/// A timer that is to be filed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Filing {
+    /// Which.
+    pub(crate) id: TimerId,
+    /// When it is to fire.
+    pub(crate) fire: Time,
+    /// The number of its destination.
+    pub(crate) dest: u32,
+    /// 0: first delivery, n: the n-th retry tier.
+    pub(crate) track: u8,
+    /// The widest slot that it may go to.
+    pub(crate) width: SlotWidth,
+    /// Bytes of its value.
+    pub(crate) size: usize,
+}
+
 /// Where a timer is filed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Placement {
@@ -75,8 +96,16 @@ pub(crate) struct Placement {
 /// to [`Catalog::abandon`].
 #[derive(Debug, Default)]
 pub(crate) struct Placements {
-    placed: Vec<(SlotKey, KeyedHash, u32)>,
+    placed: Vec<PlacedIn>,
     new: Vec<SlotKey>,
+}
+
+#[derive(Debug)]
+struct PlacedIn {
+    slot: SlotKey,
+    hash: KeyedHash,
+    size: u32,
+    dest: u32,
 }
 
 impl Placements {
@@ -96,17 +125,22 @@ struct Slot {
     /// Earliest fire time, ms, of a timer that may not be loaded; `None`: all are.
     need: Option<u64>,
     ids: Fingerprints,
+    /// Unknown: it is uncounted.
+    dests: SlotCounts,
 }
 
 impl Slot {
     const fn new(index: IndexKey) -> Self {
-        Self { index, timers: 0, bytes: 0, need: None, ids: Fingerprints::EMPTY }
+        Self { index, timers: 0, bytes: 0, need: None, ids: Fingerprints::EMPTY, dests: SlotCounts::EMPTY }
     }
 
     const fn is_full(&self) -> bool {
         self.timers >= FULL || self.bytes >= FULL_BYTES
     }
 }
+
+/// A slot from a moment on: when it begins, or that moment if it has begun before, ms.
+pub(crate) type SlotFrom = (u64, SlotKey);
 
 /// See the module. Starts empty.
 #[derive(Debug)]
@@ -118,11 +152,15 @@ pub(crate) struct Catalog {
     next: u64,
     /// Dense slots that start up to here are being split.
     splitting: u64,
+    /// Of the slots that are counted.
+    totals: Totals,
+    uncounted: BTreeSet<SlotKey>,
 }
 
 impl Catalog {
-    pub(crate) const fn new(secret: Secret) -> Self {
-        Self { secret, slots: BTreeMap::new(), needs: BTreeSet::new(), next: 0, splitting: 0 }
+    pub(crate) fn new(secret: Secret) -> Self {
+        let (slots, needs, totals, uncounted) = Default::default();
+        Self { secret, slots, needs, next: 0, splitting: 0, totals, uncounted }
     }
 
     /// A slot was found in an index when the partition was acquired, with so many timers: any id
@@ -130,7 +168,8 @@ impl Catalog {
     pub(crate) fn found(&mut self, slot: SlotKey, index: IndexKey, timers: u32) {
         let (bytes, ids) = (FOUND_BYTES, Fingerprints::UNKNOWN);
         let ids = if broken!(FoundSlotsTakenForEmpty) { Fingerprints::EMPTY } else { ids };
-        self.slots.insert(slot, Slot { timers, bytes, ids, ..Slot::new(index) });
+        self.slots.insert(slot, Slot { timers, bytes, ids, dests: SlotCounts::UNKNOWN, ..Slot::new(index) });
+        self.uncounted.insert(slot);
         self.set_need(slot, Some(slot.start.max(self.next)));
     }
 
@@ -189,18 +228,10 @@ impl Catalog {
         last.map_or(0, |(slot, _)| level(width, slot.sibling) as usize + 1)
     }
 
-    /// The place for a timer that is to fire at `fire`, in `width` at most. It counts from now on,
-    /// unless it is abandoned. A timer that is in a slot already is counted there until
-    /// [`Catalog::removed`], also if that is the same slot. `size`: bytes of its value.
-    pub(crate) fn place(
-        &mut self,
-        id: TimerId,
-        fire: Time,
-        track: u8,
-        width: SlotWidth,
-        size: usize,
-        turn: &mut Placements,
-    ) -> Placement {
+    /// The place for a timer. It counts from now on, unless it is abandoned. A timer that is in a
+    /// slot already is counted there until [`Catalog::removed`], also if that is the same slot.
+    pub(crate) fn place(&mut self, filing: Filing, turn: &mut Placements) -> Placement {
+        let Filing { id, fire, dest, track, width, size } = filing;
         let timer = Placed { id, hash: self.secret.id(id), fire };
         let slot = self.choose(timer, track, width);
         let size = u32::try_from(size).unwrap_or(u32::MAX);
@@ -208,8 +239,11 @@ impl Catalog {
             self.slots.insert(slot, Slot::new(self.new_index(slot)));
             turn.new.push(slot);
         }
-        turn.placed.push((slot, timer.hash, size));
+        turn.placed.push(PlacedIn { slot, hash: timer.hash, size, dest });
         self.add(slot, timer.hash, fire.as_ms(), size);
+        if !broken!(DestinationsForgotten) {
+            self.count(slot, dest);
+        }
         let is_implied = track == 0 && fire == id.birth_due() && slot.width <= id.birth_width();
         Placement { slot, is_implied }
     }
@@ -256,8 +290,8 @@ impl Catalog {
 
     /// Undoes placements whose apply failed.
     pub(crate) fn abandon(&mut self, turn: Placements) {
-        for (slot, id, size) in turn.placed {
-            self.take_out(slot, [id], Some(size));
+        for PlacedIn { slot, hash, size, dest } in turn.placed {
+            self.take_out(slot, [(hash, dest)], Some(size));
         }
         for slot in turn.new {
             if self.slots.get(&slot).is_some_and(|entry| entry.timers == 0) {
@@ -266,31 +300,103 @@ impl Catalog {
         }
     }
 
-    /// Removes timers; forgets the slot with its last readable timer if all its ids are known. Only
-    /// damaged records keep it in its index.
-    pub(crate) fn removed(&mut self, slot: SlotKey, ids: impl IntoIterator<Item = TimerId>) {
+    /// Removes timers, each with the number of its destination. Forgets the slot with its last
+    /// readable timer if all its ids are known: only damaged records keep it in its index.
+    pub(crate) fn removed(&mut self, slot: SlotKey, timers: impl IntoIterator<Item = (TimerId, u32)>) {
         let secret = self.secret;
-        self.take_out(slot, ids.into_iter().map(|id| secret.id(id)), None);
+        self.take_out(slot, timers.into_iter().map(|(id, dest)| (secret.id(id), dest)), None);
         if self.slots.get(&slot).is_some_and(|entry| entry.timers == 0 && entry.ids.is_known()) {
             self.emptied(slot);
         }
     }
 
     /// `size`: of each; `None`: the average.
-    fn take_out(&mut self, slot: SlotKey, ids: impl IntoIterator<Item = KeyedHash>, size: Option<u32>) {
-        let Some(entry) = self.slots.get_mut(&slot) else { return };
-        for id in ids {
+    fn take_out(
+        &mut self,
+        slot: SlotKey,
+        timers: impl IntoIterator<Item = (KeyedHash, u32)>,
+        size: Option<u32>,
+    ) {
+        for (id, dest) in timers {
+            let Some(entry) = self.slots.get_mut(&slot) else { return };
             let size = size.unwrap_or(entry.bytes / entry.timers.max(1));
             entry.timers = entry.timers.saturating_sub(1);
             entry.bytes = entry.bytes.saturating_sub(size);
             entry.ids.remove(id);
+            self.discount(slot, dest);
         }
+    }
+
+    /// One more timer of a destination is in a slot.
+    fn count(&mut self, slot: SlotKey, dest: u32) {
+        if self.slots.get_mut(&slot).is_some_and(|entry| entry.dests.add(dest)) {
+            self.totals.add(slot.track > 0, [(dest, 1)]);
+        }
+    }
+
+    /// One timer of a destination has left a slot.
+    fn discount(&mut self, slot: SlotKey, dest: u32) {
+        let Some(entry) = self.slots.get_mut(&slot).filter(|entry| entry.dests.is_known()) else { return };
+        if entry.dests.remove(dest) {
+            self.totals.subtract(slot.track > 0, [(dest, 1)]);
+        } else {
+            // A leftover of an owner before.
+            self.uncount(slot);
+        }
+    }
+
+    /// Nothing is known of a slot's destinations any more.
+    pub(crate) fn uncount(&mut self, slot: SlotKey) {
+        self.set_counts(slot, SlotCounts::UNKNOWN);
+    }
+
+    /// A slot was read whole: it has a timer of each of these destinations, and no others.
+    pub(crate) fn read_destinations(&mut self, slot: SlotKey, dests: impl Iterator<Item = u32>) {
+        self.set_counts(slot, SlotCounts::of(dests));
+    }
+
+    fn set_counts(&mut self, slot: SlotKey, counts: SlotCounts) {
+        let Some(entry) = self.slots.get_mut(&slot) else { return };
+        let is_known = counts.is_known();
+        let before = std::mem::replace(&mut entry.dests, counts);
+        self.totals.subtract(slot.track > 0, before.iter());
+        self.totals.add(slot.track > 0, entry.dests.iter());
+        if is_known {
+            self.uncounted.remove(&slot);
+        } else {
+            self.uncounted.insert(slot);
+        }
+    }
+
+    /// The first uncounted slots, at most so many.
+    pub(crate) fn uncounted_slots(&self, limit: usize) -> Vec<SlotKey> {
+        self.uncounted.iter().take(limit).copied().collect()
+    }
+
+    /// Whether slots are uncounted.
+    pub(crate) fn has_uncounted(&self) -> bool {
+        !self.uncounted.is_empty()
+    }
+
+    /// Timers in uncounted slots.
+    pub(crate) fn uncounted(&self) -> u64 {
+        let timers = |slot| self.slots.get(slot).map_or(0, |entry| u64::from(entry.timers));
+        self.uncounted.iter().map(timers).sum()
+    }
+
+    /// The timers of each destination, by its number, in slots that are counted: first deliveries,
+    /// and retries.
+    pub(crate) fn totals(&self) -> impl Iterator<Item = (u32, [u64; 2])> {
+        self.totals.iter()
     }
 
     /// A slot is empty and in no index.
     pub(crate) fn emptied(&mut self, slot: SlotKey) {
         self.set_need(slot, None);
-        self.slots.remove(&slot);
+        if let Some(entry) = self.slots.remove(&slot) {
+            self.totals.subtract(slot.track > 0, entry.dests.iter());
+        }
+        self.uncounted.remove(&slot);
     }
 
     /// A slot has these ids, and no others (HKEYS).
@@ -300,6 +406,35 @@ impl Catalog {
             entry.timers = ids.len() as u32;
             entry.ids = ids.map(|id| secret.id(id)).collect();
         }
+    }
+
+    /// The next slots, at most `limit`, that may have timers which fire from `from` up to `until`
+    /// and are of the wanted destinations: in the order of [`SlotFrom`], behind `after`.
+    pub(crate) fn from(
+        &self,
+        from: Time,
+        until: Time,
+        wanted: &Wanted,
+        after: Option<SlotFrom>,
+        limit: usize,
+    ) -> Vec<SlotFrom> {
+        let (from, until) = (from.as_ms(), until.as_ms());
+        let mut slots: Vec<SlotFrom> = Vec::new();
+        for width in SlotWidth::ALL {
+            // Those that begin before `from` and reach it begin together.
+            let begin = width.start_of(Time::from_ms(after.map_or(from, |(begin, _)| begin))).as_ms();
+            for track in 0..TRACKS {
+                let at = |start, sibling| SlotKey { track, width, start, sibling };
+                let next = self.slots.range(at(begin, 0)..=at(until, u32::MAX));
+                let next = next.map(|(slot, entry)| ((slot.start.max(from), *slot), entry));
+                let next = next.filter(|(slot, _)| after.is_none_or(|after| *slot > after));
+                let next = next.filter(|(_, entry)| entry.dests.may_have_of(wanted)).map(|(slot, _)| slot);
+                slots.extend(next.take(limit));
+            }
+        }
+        slots.sort_unstable();
+        slots.truncate(limit);
+        slots
     }
 
     /// A slot was read, has these ids and so many bytes of values, and is in the copy. One without

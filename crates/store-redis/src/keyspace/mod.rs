@@ -7,6 +7,7 @@
 //! | `levels` | how many siblings has a slot? |
 //! | `place` | in which slots may a timer be filed? |
 //! | `fingerprints` | can a field be ruled out in a hash? |
+//! | `slot_counts` | how many timers has a destination in a slot, and in all? |
 //! | `catalog` | which slots are there, where does a timer go, which slots are loaded next? |
 //! | `value` | which value do these bytes encode? |
 //!
@@ -18,4 +19,5 @@ pub(crate) mod keys;
 pub(crate) mod levels;
 pub(crate) mod place;
 pub(crate) mod secret;
+pub(crate) mod slot_counts;
 pub(crate) mod value;

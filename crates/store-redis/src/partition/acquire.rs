@@ -126,6 +126,7 @@ impl Owner {
     async fn rebuild(&mut self) -> Result<(), LaneError> {
         self.read_destinations().await?;
         self.read_indexes().await?;
+        self.find_listed().await?;
         let hashes = (0..SHARDS).map(HashKey::Moved).chain(self.known.ended.to_look_at().map(HashKey::Ended));
         let hashes = hashes.chain([HashKey::AppKeys]).map(|hash| self.known.space.hash(hash));
         let mut lengths = self.writer.read_each("HLEN", hashes).await?;

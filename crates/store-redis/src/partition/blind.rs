@@ -8,7 +8,7 @@ use mtimer_store::ops::Settle;
 use mtimer_store::{Op, Verdict};
 use mtimer_types::{Ended, Key, Mode, Time, TimerId};
 
-use super::encode::Draft;
+use super::encode::{Draft, UNKNOWN_DESTINATION};
 use super::knowledge::Knowledge;
 use crate::keyspace::keys::SlotKey;
 
@@ -61,15 +61,15 @@ impl Knowledge {
 
     /// Adds the writes of an acknowledgement.
     pub(super) fn draft_ack(&self, draft: &mut Draft, ack: &BlindAck, op: &Op, now: Time) {
+        let Op::Settle(Settle { timer: Some(timer), .. }) = op else { return };
+        let dest = self.dests.number(&timer.dest).unwrap_or(UNKNOWN_DESTINATION);
         if let Some(slot) = ack.slot {
-            draft.leave(slot, ack.id);
+            draft.leave(slot, ack.id, dest);
         } else {
-            draft.end_taken(self.secret.id(ack.id).shard(), ack.id);
+            draft.end_taken(self.secret.id(ack.id).shard(), ack.id, dest);
             self.remember_end(draft, ack.id, Ended::Acknowledged, now);
         }
-        if let Op::Settle(Settle { timer: Some(timer), .. }) = op
-            && let Some(key) = &timer.key
-        {
+        if let Some(key) = &timer.key {
             draft.free(self.secret.key(&timer.dest, key), ack.id);
         }
     }

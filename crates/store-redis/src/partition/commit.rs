@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use mtimer_store::{LaneError, Refusal};
 use mtimer_types::{Time, TimerId};
 
-use super::encode::{Draft, Drafted, Note};
+use super::encode::{Draft, Drafted, Note, UNKNOWN_DESTINATION};
 use super::knowledge::Knowledge;
 use super::owner::Owner;
 use super::writer::{TakenOut, Written};
@@ -87,7 +87,7 @@ impl Owner {
             return Ok(());
         }
         let mut draft = Draft::default();
-        timers.iter().for_each(|(slot, id)| draft.leave(*slot, *id));
+        timers.iter().for_each(|(slot, id)| draft.leave(*slot, *id, UNKNOWN_DESTINATION));
         // If the answer is lost the slots are read again. Giving up there would leave slots in the
         // catalog that this write has removed from their index.
         let may_give_up = self.writer.set_may_give_up(false);
@@ -106,7 +106,10 @@ impl Owner {
             let ids: Vec<_> = ids.items().iter().filter_map(|id| self.known.space.id(id.bytes()?)).collect();
             if ids.is_empty() {
                 self.known.catalog.emptied(slot);
-            } else if self.known.catalog.knows_ids(slot) {
+            } else {
+                self.known.catalog.uncount(slot);
+            }
+            if !ids.is_empty() && self.known.catalog.knows_ids(slot) {
                 self.known.catalog.read_ids(slot, ids.into_iter());
             }
         }
@@ -128,12 +131,15 @@ impl Knowledge {
         let mut noted = Noted { missed: HashSet::new(), unknown: Vec::new() };
         let leaving = std::mem::take(&mut note.leaving);
         for timers in leaving.chunk_by(|(one, ..), (other, ..)| one == other) {
-            let ((command, slot, _), ids) = (timers[0], || timers.iter().map(|(.., id)| *id));
+            let ((command, slot, ..), ids) = (timers[0], || timers.iter().map(|(_, _, id, _)| *id));
+            let with_dests = || timers.iter().map(|(_, _, id, dest)| (*id, *dest));
             let found = taken_out.binary_search_by_key(&command, |taken| taken.command);
             let found = found.ok().map(|at| taken_out[at]);
             match found {
                 Some(taken) if taken.left == 0 => self.catalog.emptied(slot),
-                Some(taken) if taken.removed == timers.len() as u64 => self.catalog.removed(slot, ids()),
+                Some(taken) if taken.removed == timers.len() as u64 => {
+                    self.catalog.removed(slot, with_dests())
+                }
                 _ => noted.unknown.push(slot),
             }
             if found.is_none_or(|taken| taken.removed < timers.len() as u64) {
@@ -163,8 +169,8 @@ impl Knowledge {
         let leaving = std::mem::take(&mut note.leaving);
         self.note(note);
         self.keys_are_hash_table = false;
-        let mut unknown: Vec<SlotKey> = leaving.iter().map(|(_, slot, _)| *slot).collect();
+        let mut unknown: Vec<SlotKey> = leaving.iter().map(|(_, slot, ..)| *slot).collect();
         unknown.dedup();
-        Noted { missed: leaving.into_iter().map(|(.., id)| id).collect(), unknown }
+        Noted { missed: leaving.into_iter().map(|(_, _, id, _)| id).collect(), unknown }
     }
 }

@@ -5,7 +5,9 @@
 
 use std::collections::HashMap;
 
-use mtimer_types::Destination;
+use mtimer_types::{Destination, Filter};
+
+use crate::keyspace::slot_counts::Wanted;
 
 /// The numbers that stand for destinations in the store.
 #[derive(Debug, Default)]
@@ -35,6 +37,21 @@ impl DestinationNumbers {
             self.numbers.insert(dest.clone(), number);
             number
         })
+    }
+
+    /// The numbers of the destinations that a filter accepts.
+    pub(crate) fn wanted(&self, filter: &Filter) -> Wanted {
+        match (&filter.group, &filter.app) {
+            (None, None) => Wanted::Any,
+            (Some(group), Some(app)) => {
+                let one = Destination::new(group, app).ok().and_then(|dest| self.number(&dest));
+                Wanted::Only(one.into_iter().collect())
+            }
+            (Some(_), None) | (None, Some(_)) => {
+                let accepted = (1..).zip(&self.names).filter(|(_, dest)| filter.accepts_destination(dest));
+                Wanted::Only(accepted.map(|(number, _)| number).collect())
+            }
+        }
     }
 
     /// The destinations that are not stored, with their numbers.

@@ -20,13 +20,17 @@ use mtimer_types::{Ended, SlotWidth, Time, TimerId};
 
 use super::knowledge::Knowledge;
 use super::locations::Locations;
+use super::tally::{Aside, Shift};
 use super::writes::{ByKey, Writes};
-use crate::keyspace::catalog::Placements;
+use crate::keyspace::catalog::{Filing, Placements};
 use crate::keyspace::keys::{HashKey, IndexKey, ListingKey, OutcomeBucket, SlotKey};
 use crate::keyspace::secret::{KeyField, KeyedHash};
 use crate::keyspace::value::{
     LARGE, Location, encode_destination, encode_moved, encode_moved_to, encode_pending, request_field,
 };
+
+/// No destination's number.
+pub(crate) const UNKNOWN_DESTINATION: u32 = 0;
 
 /// Commands of one write, by kind, until they are put into order.
 #[derive(Default)]
@@ -41,8 +45,8 @@ pub(crate) struct Draft {
     fields: ByKey<HashKey, 2>,
     /// Entries in `moved` of timers that stay in their slot, by shard: id, value.
     entries_in_place: ByKey<u8, 2>,
-    /// Timers that leave a slot.
-    leaving: Vec<(SlotKey, TimerId)>,
+    /// Timers that leave a slot, each with the number of its destination.
+    leaving: Vec<(SlotKey, TimerId, u32)>,
     /// Timers that leave a destination's park, by its number.
     unparked: ByKey<u32, 1>,
     /// Members that leave another listing.
@@ -71,7 +75,9 @@ pub(crate) struct Note {
     /// In the order of the commands.
     pub(crate) leaving: Vec<Leaving>,
     /// Timers that are filed anew in the slot in which they are.
-    refiled: Vec<(SlotKey, TimerId)>,
+    refiled: Vec<(SlotKey, TimerId, u32)>,
+    /// Timers that get to, or leave, a place other than a slot.
+    shifted: Vec<Shift>,
     /// Timers that get, or lose, an entry in `moved`.
     moved: Vec<TimerId>,
     moved_back: Vec<TimerId>,
@@ -93,8 +99,8 @@ pub(crate) struct Note {
     claimed: Time,
 }
 
-/// A timer that left a slot, and the number of the command.
-pub(crate) type Leaving = (usize, SlotKey, TimerId);
+/// A timer that left a slot, with the number of its destination, and the number of the command.
+pub(crate) type Leaving = (usize, SlotKey, TimerId, u32);
 
 impl Draft {
     /// Sets a field of the owner record.
@@ -120,9 +126,9 @@ impl Draft {
         self.unlisted.push(listing, [&id.to_local()]);
     }
 
-    /// A timer leaves its slot.
-    pub(crate) fn leave(&mut self, slot: SlotKey, id: TimerId) {
-        self.leaving.push((slot, id));
+    /// A timer leaves its slot. `dest`: the number of its destination, or [`UNKNOWN_DESTINATION`].
+    pub(crate) fn leave(&mut self, slot: SlotKey, id: TimerId, dest: u32) {
+        self.leaving.push((slot, id, dest));
     }
 
     /// A key becomes free if it still names the timer.
@@ -132,7 +138,8 @@ impl Draft {
     }
 
     /// A timer that this owner has taken ends.
-    pub(crate) fn end_taken(&mut self, shard: u8, id: TimerId) {
+    pub(crate) fn end_taken(&mut self, shard: u8, id: TimerId, dest: u32) {
+        self.note.shifted.push(Shift { id, dest, before: Some(Aside::Taken), after: None });
         self.unmoved.push(shard, [&id.to_local()]);
         self.note.moved_back.push(id);
         self.unlist(ListingKey::Taken, id);
@@ -203,12 +210,14 @@ impl Knowledge {
         let was = before.map(|row| row.at);
         let stays = was == after.map(|row| row.at);
         let to = after.map(|row| self.draft_contents(draft, row, from, stays, now));
+        let dest = before.or(after).and_then(|row| self.dests.number(&row.record.timer.dest));
+        let dest = dest.unwrap_or(UNKNOWN_DESTINATION);
         if let Some(Location::Slot { slot, .. }) = from {
             let is_in_place = matches!(to, Some(Location::Slot { slot: new, .. }) if new == slot);
             if !is_in_place {
-                draft.leave(slot, id);
+                draft.leave(slot, id, dest);
             } else if !stays {
-                draft.note.refiled.push((slot, id));
+                draft.note.refiled.push((slot, id, dest));
             }
         }
         match (from.is_some_and(has_entry), to.is_some_and(has_entry)) {
@@ -219,6 +228,12 @@ impl Knowledge {
             }
             (false, true) => draft.note.moved.push(id),
             _ => {}
+        }
+        if !stays {
+            let (before, after) = (was.and_then(Aside::of), after.and_then(|row| Aside::of(row.at)));
+            if before != after {
+                draft.note.shifted.push(Shift { id, dest, before, after });
+            }
         }
         if !stays {
             // One that stays in its listing gets a new position there.
@@ -257,7 +272,8 @@ impl Knowledge {
                 let width = SlotWidth::for_distance(fire.ms_since(now));
                 let width = if is_at_birth { id.birth_width() } else { width };
                 let size = row.record.timer.content_bytes() + 32;
-                let place = self.catalog.place(id, fire, tier, width, size, &mut draft.note.placements);
+                let filing = Filing { id, fire, dest, track: tier, width, size };
+                let place = self.catalog.place(filing, &mut draft.note.placements);
                 (place.slot, place.is_implied)
             }
         };
@@ -360,15 +376,15 @@ impl Knowledge {
     /// [`Note::freeing`].
     fn finish_removals(&self, writes: &mut Writes, draft: &mut Draft) -> (Vec<Leaving>, Option<usize>) {
         writes.commands("HDEL", &mut draft.unmoved, |shard| self.space.hash(HashKey::Moved(*shard)));
-        draft.leaving.sort_by_key(|(slot, _)| *slot);
+        draft.leaving.sort_by_key(|(slot, ..)| *slot);
         let mut leaving = Vec::with_capacity(draft.leaving.len());
-        for timers in draft.leaving.chunk_by(|(one, _), (other, _)| one == other) {
+        for timers in draft.leaving.chunk_by(|(one, ..), (other, ..)| one == other) {
             let slot = timers[0].0;
             let index = self.space.index(self.catalog.index(slot));
-            let fields = timers.iter().map(|(_, id)| id.to_local());
+            let fields = timers.iter().map(|(_, id, _)| id.to_local());
             let command =
                 writes.take_out(&self.space.hash(HashKey::Slot(slot)), &index, &slot.to_string(), fields);
-            leaving.extend(timers.iter().map(|(slot, id)| (command, *slot, *id)));
+            leaving.extend(timers.iter().map(|(slot, id, dest)| (command, *slot, *id, *dest)));
         }
         for (number, ids) in draft.unparked.groups() {
             let park = self.space.listing(ListingKey::ParkOf(*number));
@@ -392,7 +408,8 @@ impl Knowledge {
     /// [`Note::leaving`].
     pub(crate) fn note(&mut self, note: Note) {
         // They were counted a second time when they were placed.
-        note.refiled.into_iter().for_each(|(slot, id)| self.catalog.removed(slot, [id]));
+        note.refiled.into_iter().for_each(|(slot, id, dest)| self.catalog.removed(slot, [(id, dest)]));
+        note.shifted.into_iter().for_each(|shift| self.tally.shift(shift));
         note.moved.into_iter().for_each(|id| self.moved.add(self.secret.id(id)));
         note.moved_back.into_iter().for_each(|id| self.moved.remove(self.secret.id(id)));
         self.taken.extend(note.taken);

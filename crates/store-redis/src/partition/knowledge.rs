@@ -10,6 +10,7 @@ use std::collections::HashSet;
 use mtimer_types::{Time, TimerId};
 
 use super::destinations::DestinationNumbers;
+use super::tally::Tally;
 use crate::keyspace::catalog::Catalog;
 use crate::keyspace::fingerprints::{EndedFilter, LargeFilter, MovedFilter};
 use crate::keyspace::keys::{Keyspace, OutcomeBucket};
@@ -32,6 +33,8 @@ pub(crate) struct Knowledge {
     /// This owner has put [`crate::keyspace::value::LARGE`] beside the application keys.
     pub(super) keys_are_hash_table: bool,
     pub(super) dests: DestinationNumbers,
+    /// How many timers of each destination are in no slot.
+    pub(super) tally: Tally,
     /// The highest claim of the owners before.
     pub(super) prior_claim: Time,
     /// The highest claim that is stored.
@@ -61,6 +64,7 @@ impl Knowledge {
             taken: HashSet::new(),
             keys_are_hash_table: false,
             dests: DestinationNumbers::default(),
+            tally: Tally::default(),
             prior_claim,
             claimed: prior_claim,
             position,

@@ -10,10 +10,14 @@ use futures_util::FutureExt;
 use mtimer_store::{Call, CallAnswer, Health, Lane, LaneError, LaneFuture};
 use mtimer_types::{Epoch, PartitionId};
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::handed::HandedOver;
 use super::owner::Owner;
+
+/// Counting rests so many times as long as a step of it takes: it has 3 % of the lane's time.
+const COUNTING_RESTS: u32 = 30;
 
 /// A call that waits for its turn.
 struct OwnerCall {
@@ -146,6 +150,7 @@ async fn work(owner: &mut Owner, calls: &mut mpsc::UnboundedReceiver<OwnerCall>)
         owner.trimmer.secure_acquisition().await?;
     }
     let log = owner.writer.log().clone();
+    let mut counts_at = Instant::now();
     loop {
         tokio::select! {
             biased;
@@ -158,6 +163,11 @@ async fn work(owner: &mut Owner, calls: &mut mpsc::UnboundedReceiver<OwnerCall>)
             () = log.behind() => owner.check().await?,
             // Nobody else may ask: clients go elsewhere.
             () = owner.ask_replicas(), if owner.has_to_ask_replicas() => {}
+            () = sleep_until(counts_at), if owner.has_uncounted() => {
+                let begun = Instant::now();
+                owner.count_some().await?;
+                counts_at = Instant::now() + begun.elapsed() * COUNTING_RESTS;
+            }
         }
     }
 }
@@ -185,6 +195,8 @@ async fn carry_out(owner: &mut Owner, call: Call, handed: HandedOver) -> Result<
         Call::Get(target) => CallAnswer::Get(owner.get(target).await?),
         Call::ParkedDestinations => CallAnswer::ParkedDestinations(owner.parked_destinations().await?),
         Call::List(listing) => CallAnswer::List(owner.page(listing).await?),
+        Call::Pending(range) => CallAnswer::Pending(owner.pending(range).await?),
+        Call::Counts(range) => CallAnswer::Counts(owner.counts(range).await?),
         Call::Census => CallAnswer::Census(owner.census().await?),
         Call::Release(in_flight) => {
             owner.release(in_flight).await?;

@@ -75,7 +75,7 @@ impl Owner {
 
     /// Rows of a listing from a position on: at most `limit`, and about [`PAGE_BYTES`]. Rows that
     /// cannot be read are left out. Returns the position that comes next, too.
-    async fn rows(
+    pub(super) async fn rows(
         &mut self,
         of: ListingKey,
         from: u64,

@@ -14,7 +14,7 @@ use redis::Value;
 use super::encode::Draft;
 use super::fields::FieldLookup;
 use super::owner::Owner;
-use crate::keyspace::catalog::LoadStep;
+use crate::keyspace::catalog::{Filing, LoadStep};
 use crate::keyspace::keys::{HashKey, IndexKey, SlotKey};
 use crate::keyspace::value::{decode_pending, encode_moved_to};
 use crate::wire::Reply;
@@ -114,6 +114,7 @@ impl Owner {
         for (slot, StoredSlot { timers: stored, .. }) in slots.iter().zip(contents) {
             let bytes = stored.iter().map(|timer| timer.value.len()).sum();
             self.known.catalog.read_whole(*slot, stored.iter().map(|timer| timer.id), bytes);
+            self.note_destinations(*slot, &stored);
             for StoredTimer { row, .. } in stored {
                 let At::Pending { fire, tier } = row.at else { continue };
                 content += row.record.timer.content_bytes();
@@ -160,6 +161,24 @@ impl Owner {
         Ok(contents.into_iter().zip(lost).map(slot).collect())
     }
 
+    /// Notes of which destinations a slot has timers.
+    fn note_destinations(&mut self, slot: SlotKey, stored: &[StoredTimer]) {
+        let dests = &self.known.dests;
+        let dests = stored.iter().filter_map(|timer| dests.number(&timer.row.record.timer.dest));
+        self.known.catalog.read_destinations(slot, dests);
+    }
+
+    /// Reads the pending timers of slots, and notes of which destinations each has some.
+    pub(super) async fn read_pending(&mut self, slots: &[SlotKey]) -> Result<Vec<Row>, LaneError> {
+        let contents = self.read_stored(slots).await?;
+        let mut rows = Vec::new();
+        for (slot, StoredSlot { timers, .. }) in slots.iter().zip(contents) {
+            self.note_destinations(*slot, &timers);
+            rows.extend(timers.into_iter().map(|timer| timer.row));
+        }
+        Ok(rows)
+    }
+
     /// The timers of a slot that can be read.
     fn stored(&mut self, pairs: Vec<(Value, Value)>) -> Vec<StoredTimer> {
         let timer = |(id, value): (Value, Value)| {
@@ -182,6 +201,7 @@ impl Owner {
                 self.load_slots(&[*from], None, &mut Vec::new()).await?;
             }
             self.known.catalog.read_ids(*from, stored.iter().map(|timer| timer.id));
+            self.note_destinations(*from, &stored);
             timers.extend(stored.into_iter().map(|timer| (*from, timer)));
         }
         // Those of one narrow slot go together, whichever wide ones they come from.
@@ -210,13 +230,15 @@ impl Owner {
             let At::Pending { fire, .. } = timer.row.at else { continue };
             let (id, width) = (timer.id.to_local(), self.known.catalog.split_width(*from));
             let (track, size) = (from.track, timer.value.len());
-            let place = self.known.catalog.place(timer.id, fire, track, width, size, draft.placements());
+            let dest = self.known.dests.intern(&timer.row.record.timer.dest);
+            let filing = Filing { id: timer.id, fire, dest, track, width, size };
+            let place = self.known.catalog.place(filing, draft.placements());
             draft.set(HashKey::Slot(place.slot), &id, &timer.value);
             if !timer.is_implied {
                 let shard = self.known.secret.id(timer.id).shard();
                 draft.set(HashKey::Moved(shard), &id, &encode_moved_to(place.slot));
             }
-            draft.leave(*from, timer.id);
+            draft.leave(*from, timer.id, dest);
         }
         self.write_anyway(draft, None).await
     }

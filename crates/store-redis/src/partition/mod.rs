@@ -20,6 +20,9 @@
 //! | `writes` | holds the commands of one write, as the script `apply` takes them |
 //! | `load` | reads slots into the wheel; splits dense ones before |
 //! | `listing` | finds single timers, lists, counts, releases |
+//! | `counting` | counts what is there, by destination, beside the calls |
+//! | `tally` | the counts of timers that are in no slot |
+//! | `pending` | lists pending timers in the order of time |
 //! | `writer` | writes exactly once, reads until the result counts, despite failures |
 //! | `identity`, `master` | who writes; the connection to where the partition is |
 //! | `log` | keeps the last writes, to be applied again to a store that has lost them |
@@ -37,6 +40,7 @@ pub(crate) mod acquire;
 mod blind;
 mod commit;
 pub(crate) mod confirm;
+mod counting;
 mod destinations;
 mod encode;
 mod fields;
@@ -52,8 +56,10 @@ pub(crate) mod log;
 mod lookup;
 mod master;
 pub(crate) mod owner;
+mod pending;
 mod retained;
 pub(crate) mod shortage;
+mod tally;
 #[cfg(test)]
 mod tests;
 pub(crate) mod trim;

@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use mtimer_store::{Census, DeadFilter, ListPage, Listed, Listing, Load, LoadedTimer, Place, Record};
-use mtimer_types::{Target, Time, TimerId};
+use mtimer_store::{
+    Census, CountsRange, DeadFilter, ListPage, Listed, Listing, Load, LoadedTimer, Pending, PendingRange,
+    Place, Record,
+};
+use mtimer_types::{Filter, Target, Time, TimerId};
 
 use super::arbitrary::DAY;
 use super::run::{Check, FORGET, Run, alive, same};
@@ -22,6 +25,9 @@ impl Run {
     /// Compares everything that can be seen. Leaves everything loaded.
     pub(super) async fn check(&mut self) -> Check {
         self.log.push("check".into());
+        // Before everything is loaded, and after it.
+        self.check_counts().await?;
+        self.check_pending().await?;
         let far = self.now + 4_000 * DAY;
         alive(self.owner.unload(Time::ZERO).await)?;
         let pending = self.load_all(far).await?;
@@ -29,6 +35,8 @@ impl Run {
             self.model.pending().into_iter().map(|timer| (timer.record.timer.id, timer)).collect();
         same("pending", &pending, &expected)?;
         (self.wheel, self.horizon) = (pending.into_iter().map(|(id, t)| (id, t.fire)).collect(), far);
+        self.check_pending().await?;
+        self.check_counts().await?;
         self.check_listings().await?;
         let census = Census { residue: 0, ..alive(self.owner.census().await)? };
         same("the census", &census, &self.model.census())?;
@@ -39,6 +47,43 @@ impl Run {
             }
         }
         Ok(())
+    }
+
+    /// Compares the pending timers as they are listed: all, those of each destination, retries.
+    pub(super) async fn check_pending(&mut self) -> Check {
+        let pending = self.model.pending();
+        let mut dests: Vec<_> = self.timers.iter().map(|timer| timer.dest.clone()).collect();
+        dests.sort();
+        dests.dedup();
+        let all = PendingRange::of(Filter::default(), 3);
+        let retries = PendingRange { retrying: Some(true), ..all.clone() };
+        let of_each = dests.iter().map(|dest| PendingRange::of(Filter::of(dest), 5));
+        for mut range in [all, retries].into_iter().chain(of_each) {
+            let row = |t: &LoadedTimer| Pending { record: t.record.clone(), fire: t.fire, tier: t.tier };
+            let accepted = pending.iter().filter(|t| range.has(&t.record, t.fire));
+            let mut expected: Vec<_> = accepted.map(row).collect();
+            expected.sort_by_key(Pending::position);
+            let mut listed = Vec::new();
+            loop {
+                let page = alive(self.owner.pending(range.clone()).await)?;
+                listed.extend(page.rows);
+                let Some(next) = page.next else { break };
+                range.from = next;
+            }
+            same(&format!("the list of {:?}", range.filter), &listed, &expected)?;
+        }
+        Ok(())
+    }
+
+    /// Compares the counts of destinations, once they are exact.
+    pub(super) async fn check_counts(&mut self) -> Check {
+        let range = CountsRange::of(1_000);
+        let mut page = alive(self.owner.counts(range.clone()).await)?;
+        while page.uncounted > 0 {
+            alive(self.owner.count_some().await)?;
+            page = alive(self.owner.counts(range.clone()).await)?;
+        }
+        same("the counts", &page.rows, &self.model.counts().into_iter().collect())
     }
 
     pub(super) async fn load_all(&mut self, far: Time) -> Check<BTreeMap<TimerId, LoadedTimer>> {

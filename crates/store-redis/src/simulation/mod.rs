@@ -40,6 +40,16 @@ pub(crate) enum Broken {
     FreeingRefused,
     /// Slots that were found at the acquisition are taken for empty.
     FoundSlotsTakenForEmpty,
+    /// Nothing is noted of a new timer's destination in the picture of its slot.
+    DestinationsForgotten,
+    /// A timer that came while the listings were read is counted again when it is read.
+    CountedTwice,
+    /// A timer that was not counted is taken off the counts when it goes.
+    UncountedTakenOff,
+    /// Counts are called exact while slots are uncounted.
+    UncountedForgotten,
+    /// A page of pending timers has rows that fire after a slot begins that was not read.
+    UnreadSlotsIgnored,
     /// Nobody is told of a slot that is in an index and has nothing.
     LostSlotsPassedOver,
     /// Keys that were found at the acquisition are taken for free.

@@ -64,6 +64,31 @@ fn slots_that_were_found_may_have_any_id() {
 }
 
 #[test]
+fn a_slot_is_listed_for_every_destination_that_it_has_timers_of() {
+    is_found_by(Broken::DestinationsForgotten, run);
+}
+
+#[test]
+fn what_comes_while_listings_are_counted_is_counted_once() {
+    is_found_by(Broken::CountedTwice, run);
+}
+
+#[test]
+fn what_goes_before_it_is_counted_is_not_taken_off() {
+    is_found_by(Broken::UncountedTakenOff, run);
+}
+
+#[test]
+fn counts_are_exact_once_everything_is_counted() {
+    is_found_by(Broken::UncountedForgotten, run);
+}
+
+#[test]
+fn a_page_ends_where_everything_before_was_read() {
+    is_found_by(Broken::UnreadSlotsIgnored, run);
+}
+
+#[test]
 fn a_lost_slot_is_told_of() {
     is_found_by(Broken::LostSlotsPassedOver, lost::is_told_of);
 }

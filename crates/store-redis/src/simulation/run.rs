@@ -180,6 +180,9 @@ impl Run {
                 // The owner may be behind: the next call tells.
                 let _ = self.owner.trimmer.round().await;
             }
+            if self.trims.one_in(3) {
+                alive(self.owner.count_some().await)?;
+            }
             match self.random.below(100) {
                 0..66 => self.batch(window).await?,
                 66..80 => self.load().await?,

@@ -4,7 +4,7 @@
 //! first one that its owner makes after somebody else acquired the partition, and the visible state
 //! is compared through the new owner.
 
-use mtimer_types::{Key, KeyPolicy, Target, Timer};
+use mtimer_types::{Filter, Key, KeyPolicy, Target, Timer};
 
 use super::kit::Kit;
 use super::owner::{Owner, State};
@@ -12,7 +12,10 @@ use super::pair::{same_state, schedule_with};
 use super::properties::{Trial, trials};
 use super::values::{DAY, HOUR, MINUTE, NEW, dest, schedule_op};
 use crate::ops::SettleAnswer;
-use crate::{Answer, Batch, DeadFilter, Health, InFlight, LaneError, Load, Op, ScheduleAnswer, Verdict};
+use crate::{
+    Answer, Batch, CountsRange, DeadFilter, Health, InFlight, LaneError, Load, Op, PendingRange,
+    ScheduleAnswer, Verdict,
+};
 
 /// A partition with a timer in each place, and the owner that holds it now.
 struct Scene {
@@ -144,6 +147,12 @@ pub(super) async fn reads_are_refused(kit: Kit) {
     let (old, _) = scene.takeover().await;
     let answer = old.lane.unconfirmed(0, 10).await;
     scene.assert_fenced("unconfirmed", &answer, &old);
+    let (old, _) = scene.takeover().await;
+    let answer = old.lane.pending(PendingRange::of(Filter::default(), 10)).await;
+    scene.assert_fenced("list of what is pending", &answer, &old);
+    let (old, _) = scene.takeover().await;
+    let answer = old.lane.counts(CountsRange::of(10)).await;
+    scene.assert_fenced("counts", &answer, &old);
     let (old, _) = scene.takeover().await;
     let answer = old.lane.census().await;
     scene.assert_fenced("census", &answer, &old);

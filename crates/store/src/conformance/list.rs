@@ -4,8 +4,8 @@ use futures_util::FutureExt;
 
 use super::kit::{Kit, TestFn};
 use super::{
-    claims, content, dead, drain, faults, fencing, keys, lease, loading, matrix, once, order, ownership,
-    parking, random, requests, reschedule, retries, steps,
+    claims, content, dead, drain, faults, fencing, keys, lease, listing, loading, matrix, once, order,
+    ownership, parking, random, requests, reschedule, retries, steps,
 };
 
 macro_rules! as_table {
@@ -237,6 +237,20 @@ macro_rules! conformance_list {
                 trim_by_age_and_count,
                 trim_of_nothing,
                 trimmed_timers_stay_ended,
+            }
+            listing {
+                nothing_is_listed_at_once,
+                in_the_order_of_fire_times_in_pages,
+                many_of_the_same_millisecond,
+                a_page_begins_and_ends_where_it_is_told,
+                every_condition_of_a_filter,
+                retries_are_told_apart,
+                only_what_is_pending,
+                each_destination_is_counted_by_place,
+                loaded_or_not_makes_no_difference,
+                one_destination_among_many,
+                pages_without_a_match_lead_on,
+                what_keeps_its_time_is_seen_once_while_others_come_and_go,
             }
             loading {
                 an_empty_partition_is_loaded_at_once,

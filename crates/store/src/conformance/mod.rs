@@ -34,6 +34,7 @@ mod keys;
 mod kit;
 mod lease;
 mod list;
+mod listing;
 mod loading;
 mod matrix;
 #[doc(hidden)]

@@ -15,7 +15,7 @@ use crate::ops::{
     Schedule, Settle, SettleAnswer, Take, Trim, TrimAnswer, Unpark,
 };
 use crate::{
-    Answer, CancelAnswer, Census, DeadLetter, InFlight, LoadedTimer, Op, Place, Progress, Record,
+    Answer, CancelAnswer, Census, Counts, DeadLetter, InFlight, LoadedTimer, Op, Place, Progress, Record,
     RescheduleAnswer, Retained, ScheduleAnswer, Taken, Unconfirmed, Verdict,
 };
 
@@ -421,6 +421,23 @@ impl Model {
             _ => None,
         };
         self.timers.values().filter_map(row).collect()
+    }
+
+    /// How many timers each destination has where.
+    pub fn counts(&self) -> BTreeMap<Destination, Counts> {
+        let mut all = BTreeMap::<_, Counts>::new();
+        for entry in self.timers.values() {
+            let counts = all.entry(entry.timer.dest.clone()).or_default();
+            *match entry.place {
+                Place::Pending { tier: 0, .. } => &mut counts.pending,
+                Place::Pending { .. } => &mut counts.retrying,
+                Place::Parked => &mut counts.parked,
+                Place::Taken { unconfirmed: false, .. } => &mut counts.taken,
+                Place::Taken { unconfirmed: true, .. } => &mut counts.unconfirmed,
+                Place::Dead => &mut counts.dead,
+            } += 1;
+        }
+        all
     }
 
     pub fn parked(&self) -> Vec<Record> {

@@ -12,9 +12,9 @@ use crate::ops::{
     Unpark,
 };
 use crate::{
-    Acquired, Answer, Batch, CancelAnswer, Census, DeadFilter, DeadLetter, InFlight, Lane, LaneError,
-    LaneFuture, Load, Loaded, LoadedTimer, Op, OwnerRecord, Page, Place, Record, RequestId, RescheduleAnswer,
-    ScheduleAnswer, Store, Taken, Unconfirmed, Verdict,
+    Acquired, Answer, Batch, CancelAnswer, Census, Counts, CountsRange, DeadFilter, DeadLetter, InFlight,
+    Lane, LaneError, LaneFuture, Load, Loaded, LoadedTimer, Op, OwnerRecord, Page, Pending, PendingRange,
+    Place, Record, RequestId, RescheduleAnswer, ScheduleAnswer, Store, Taken, Unconfirmed, Verdict,
 };
 
 /// Applies an operation and returns its own answer.
@@ -312,6 +312,45 @@ impl Owner {
 
     pub(super) async fn all_unconfirmed(&self, limit: u32) -> Vec<Unconfirmed> {
         pages(limit, |cursor| self.lane.unconfirmed(cursor, limit)).await
+    }
+
+    /// The counts of all destinations, in pages of `limit`, once nothing is uncounted.
+    pub(super) async fn counts(&self, limit: u32) -> BTreeMap<Destination, Counts> {
+        loop {
+            let (mut counts, mut range) = (BTreeMap::new(), CountsRange::of(limit));
+            let mut is_exact = true;
+            loop {
+                let page = self.lane.counts(range.clone()).await.expect("the lane is alive");
+                let (read, after) = (page.rows.len(), range.after);
+                assert!(read <= limit as usize, "a page of {read} rows, asked were {limit}");
+                assert!(page.rows.is_sorted_by_key(|(dest, _)| dest), "{:?} are not in order", page.rows);
+                assert!(page.rows.first().is_none_or(|(dest, _)| Some(dest) > after.as_ref()));
+                counts.extend(page.rows);
+                is_exact &= page.uncounted == 0;
+                let Some(next) = page.next else { break };
+                range.after = Some(next);
+            }
+            if is_exact {
+                return counts;
+            }
+            // A store counts beside its calls after an acquisition.
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// All pages of a range.
+    pub(super) async fn listed(&self, mut range: PendingRange) -> Vec<Pending> {
+        let mut rows: Vec<Pending> = Vec::new();
+        for _ in 0..100_000 {
+            let page = self.lane.pending(range.clone()).await.expect("the lane is alive");
+            let (read, limit) = (page.rows.len(), range.limit);
+            assert!(read <= limit as usize, "a page of {read} rows, asked were {limit}");
+            rows.extend(page.rows);
+            let Some(next) = page.next else { return rows };
+            assert!(next > range.from, "a listing goes on at {next:?}, where it began");
+            range.from = next;
+        }
+        panic!("the listing does not come to an end");
     }
 
     /// Everything that can be seen. Leaves everything loaded.

@@ -8,16 +8,17 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use mtimer_types::{Target, Time, TimerId};
+use mtimer_types::{Filter, Target, Time, TimerId};
 
 use super::harness::Fault;
 use super::kit::Kit;
 use super::model::Model;
 use super::owner::{Owner, State};
+use super::values::dest;
 use crate::ops::Schedule;
 use crate::{
-    Answer, Batch, DeadLetter, InFlight, Load, Loaded, LoadedTimer, Op, OwnerRecord, Place, Record, Taken,
-    Unconfirmed,
+    Answer, Batch, DeadLetter, InFlight, Load, Loaded, LoadedTimer, Op, OwnerRecord, Pending, PendingRange,
+    Place, Record, Taken, Unconfirmed,
 };
 
 /// The result of a check; the error names the difference in words.
@@ -225,6 +226,27 @@ impl Pair {
         same(&format!("get {target:?}"), &seen.map(plain_get), &known.map(plain_get))
     }
 
+    /// Compares the pending timers as they are listed: all, those of one destination, and those
+    /// that wait for a retry.
+    async fn check_lists(&self) -> Check {
+        let pending = self.model.pending();
+        let some = pending.first().map_or_else(dest, |t| t.record.timer.dest.clone());
+        let all = PendingRange::of(Filter::default(), 7);
+        for range in [
+            all.clone(),
+            PendingRange::of(Filter::of(&some), 7),
+            PendingRange { retrying: Some(true), ..all },
+        ] {
+            let listed = self.owner.listed(range.clone()).await;
+            let row = |t: &LoadedTimer| Pending { record: t.record.clone(), fire: t.fire, tier: t.tier };
+            let mut expected: Vec<_> =
+                pending.iter().filter(|t| range.has(&t.record, t.fire)).map(row).collect();
+            expected.sort_by_key(Pending::position);
+            same_rows(&format!("the list of {range:?}"), &listed, &expected)?;
+        }
+        Ok(())
+    }
+
     /// Compares everything that can be seen. Leaves everything loaded.
     pub(super) async fn check_all(&mut self) -> Check {
         let store = self.owner.state().await;
@@ -242,6 +264,8 @@ impl Pair {
         };
         same("the owner record", &store.owner, &owner)?;
         same_rows("pending", &store.pending, &m.pending())?;
+        self.check_lists().await?;
+        same("the counts of destinations", &self.owner.counts(2).await, &self.model.counts())?;
         let parked =
             |rows: Vec<Record>| rows.into_iter().map(|r| plain(r, Place::Parked)).collect::<Vec<_>>();
         same_rows("parked", &parked(store.parked), &parked(m.parked()))?;

@@ -105,6 +105,8 @@ impl Turn<'_> {
             }
             Call::ParkedDestinations => CallAnswer::ParkedDestinations(table.parked_destinations()),
             Call::List(listing) => CallAnswer::List(table.list(&listing)),
+            Call::Pending(range) => CallAnswer::Pending(table.pending(&range)),
+            Call::Counts(range) => CallAnswer::Counts(table.counts(&range)),
             Call::Census => CallAnswer::Census(table.census()),
             Call::Release(in_flight) => {
                 self.release(in_flight);

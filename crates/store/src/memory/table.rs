@@ -8,8 +8,10 @@ use mtimer_types::{Destination, Ended, Epoch, Key, Target, Time, TimerId};
 
 use crate::call::{Load, Loaded, LoadedTimer};
 use crate::census::Census;
+use crate::counts::{Counts, CountsPage, CountsRange};
 use crate::cursor::LoadCursor;
 use crate::listing::{ListPage, Listed, Listing};
+use crate::pending::{PAGE_READS, PendingPage, PendingRange};
 use crate::place::Retained;
 use crate::remembered::{RememberedAnswer, RequestId};
 use crate::table::{At, Context, Row, Table};
@@ -34,6 +36,7 @@ pub(crate) struct MemoryTable {
     ended: Remembered<TimerId, Ended>,
     answered: Remembered<RequestId, RememberedAnswer>,
     census: Census,
+    counts: HashMap<Destination, Counts>,
     /// Timers filed as pending since somebody last looked.
     pub(super) filed: Vec<(Time, TimerId)>,
 }
@@ -145,6 +148,34 @@ impl MemoryTable {
         listing.of.page(rows, entries.next().map(|(order, _)| *order))
     }
 
+    /// A page of the pending timers.
+    pub(super) fn pending(&self, range: &PendingRange) -> PendingPage {
+        let mut rows = Vec::new();
+        let places = self.pending.range(range.from..).take_while(|(fire, _)| *fire <= range.until);
+        for (read, place) in places.enumerate() {
+            if read >= PAGE_READS || rows.len() >= range.limit.max(1) as usize {
+                return PendingPage { rows, next: Some(*place) };
+            }
+            rows.extend(self.rows.get(&place.1).cloned().and_then(|row| range.pick(row)));
+        }
+        PendingPage { rows, next: None }
+    }
+
+    /// A page of the counts of destinations.
+    pub(super) fn counts(&self, range: &CountsRange) -> CountsPage {
+        range.page(self.counts.iter().map(|(dest, counts)| (dest.clone(), *counts)), 0)
+    }
+
+    /// Counts that a timer of a destination goes from one place to another.
+    fn count(&mut self, dest: &Destination, before: Option<At>, after: Option<At>) {
+        self.census.shift(before, after);
+        let counts = self.counts.entry(dest.clone()).or_default();
+        counts.shift(before, after);
+        if counts.total() == 0 {
+            self.counts.remove(dest);
+        }
+    }
+
     /// The order of one kind of retained timers.
     const fn retained(&self, of: Retained) -> &BTreeMap<u64, TimerId> {
         match of {
@@ -229,14 +260,14 @@ impl Table for MemoryTable {
             }
             self.index(&after);
         }
-        self.census.shift(before.map(|row| row.at), Some(after.at));
+        self.count(&after.record.timer.dest, before.map(|row| row.at), Some(after.at));
         self.rows.insert(after.id(), after);
         Ok(())
     }
 
     fn remove(&mut self, before: &Row) -> Result<(), Infallible> {
         self.unindex(before);
-        self.census.shift(Some(before.at), None);
+        self.count(&before.record.timer.dest, Some(before.at), None);
         self.rows.remove(&before.id());
         Ok(())
     }

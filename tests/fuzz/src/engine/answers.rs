@@ -6,8 +6,8 @@ use std::sync::Arc;
 use mtimer_core::{Call, CallAnswer};
 use mtimer_protocol::Delivery;
 use mtimer_store::{
-    Census, DeadLetter, Health, InFlight, LaneError, ListPage, Listed, Listing, Loaded, LoadedTimer, Page,
-    Place, Progress, Record, Taken, Unconfirmed,
+    Census, Counts, DeadLetter, Health, InFlight, LaneError, ListPage, Listed, Listing, Loaded, LoadedTimer,
+    Page, Pending, PendingPage, Place, Progress, Record, Taken, Unconfirmed,
 };
 use mtimer_types::{DeadReason, Destination, Epoch, PartitionId, Target, Time, Timer, TimerId};
 
@@ -117,6 +117,12 @@ impl Content<'_> {
                 CallAnswer::ParkedDestinations((0..2).map(counted).collect())
             }
             Call::List(listing) => CallAnswer::List(self.page(&listing, program)),
+            Call::Pending(range) => CallAnswer::Pending(self.pending(range.limit, program)),
+            Call::Counts(range) => {
+                let counted = |n| (dest(n), Counts { pending: program.byte().into(), ..Counts::default() });
+                let counts: Vec<_> = (0..2).map(counted).collect();
+                CallAnswer::Counts(range.page(counts, program.byte().into()))
+            }
             Call::Census => {
                 CallAnswer::Census(Census { pending: program.byte().into(), ..Census::default() })
             }
@@ -153,6 +159,17 @@ impl Content<'_> {
                 ListPage::Unconfirmed(Page { rows, next: next(program) })
             }
         }
+    }
+
+    fn pending(&self, limit: u32, program: &mut Program<'_>) -> PendingPage {
+        let row = |program: &mut Program<'_>| {
+            let (record, fire) = (self.record(program)?, near(self.known, program));
+            Some(Pending { record, fire, tier: program.byte() % 4 })
+        };
+        let rows: Vec<Pending> =
+            (0..program.below(4).min(limit as usize)).filter_map(|_| row(program)).collect();
+        let next = rows.last().map(Pending::next).filter(|_| program.flag());
+        PendingPage { rows, next }
     }
 
     /// Who took a timer: this owner or the one before.

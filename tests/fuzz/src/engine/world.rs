@@ -4,9 +4,10 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use mtimer_core::{Effect, Engine, EngineOptions, Input, Now, SessionEvent, SessionId};
+use mtimer_protocol::sample::{all_counts, all_pending};
 use mtimer_protocol::{
-    BrokerEntry, Delivery, OpReply, Query, QueryAnswer, Request, RequestOp, ServerMessage, Settlement,
-    Topology,
+    BrokerEntry, Delivery, OpReply, PendingQuery, Query, QueryAnswer, Request, RequestOp, ServerMessage,
+    Settlement, Topology,
 };
 use mtimer_store::{Health, LaneError};
 use mtimer_types::{Destination, Epoch, HandlerOutcome, Key, PartitionId, RetryTiers, Term, Time};
@@ -294,13 +295,19 @@ impl<B: Backend> World<B> {
     }
 
     fn query(&mut self, program: &mut Program<'_>) {
-        let query = match program.byte() % 7 {
+        let query = match program.byte() % 9 {
             0 => Query::Get(self.target(program)),
             1 => Query::Dead { group: None, app: None, cursor: None, limit: 2 },
             2 => Query::Unconfirmed { cursor: Some((program.byte().into(), 1)), limit: u32::MAX },
             3 => Query::Status,
             4 => Query::Broker,
             5 => Query::Ready,
+            6 => {
+                let payloads = program.flag();
+                let all = all_pending(u16::from(program.byte()) % (PARTITIONS + 1));
+                Query::Pending(PendingQuery { payloads, ..all }.into())
+            }
+            7 => Query::Counts(all_counts(u16::from(program.byte()) % (PARTITIONS + 1))),
             _ => Query::Cluster,
         };
         if let Some(session) = self.session(program) {

@@ -2,6 +2,7 @@
 //! `tests/simulation.rs`.
 
 mod ahead;
+mod counted;
 mod crossing;
 mod crowded;
 mod deadlines;
@@ -12,6 +13,7 @@ mod fencing;
 mod figures;
 mod handover;
 mod keep;
+mod listing;
 mod loading;
 mod memory;
 mod order;

@@ -17,10 +17,23 @@ fn catalog() -> Catalog {
     Catalog::new(Secret::new([7; Secret::BYTES]))
 }
 
+/// The destination of a timer in these tests: one of seven.
+fn dest(id: TimerId) -> u32 {
+    1 + (id.as_u128() % 7) as u32
+}
+
+fn with_dest(id: TimerId) -> (TimerId, u32) {
+    (id, dest(id))
+}
+
+fn filing(id: TimerId, fire: Time, track: u8, width: SlotWidth) -> Filing {
+    Filing { id, fire, dest: dest(id), track, width, size: 10 }
+}
+
 /// Files a timer in a slot that its id implies.
 fn file(catalog: &mut Catalog, id: TimerId) -> SlotKey {
     let mut turn = Placements::default();
-    let place = catalog.place(id, id.birth_due(), 0, id.birth_width(), 10, &mut turn);
+    let place = catalog.place(filing(id, id.birth_due(), 0, id.birth_width()), &mut turn);
     assert!(place.is_implied);
     assert!(catalog.candidates(id).contains(&place.slot));
     place.slot
@@ -72,7 +85,7 @@ fn a_million_timers_of_one_second_spread_over_full_slots() {
     let new = |n: u64| id(7_000 + n / 1_000, SlotWidth::Second, mix(n));
     for n in 0..1_000_000 {
         let mut turn = Placements::default();
-        catalog.place(new(n), new(n).birth_due(), 0, SlotWidth::Second, 10, &mut turn);
+        catalog.place(filing(new(n), new(n).birth_due(), 0, SlotWidth::Second), &mut turn);
     }
     let counts = counts(&catalog);
     assert!(counts.iter().all(|n| *n <= FULL));
@@ -118,7 +131,7 @@ fn an_id_that_nobody_filed_is_looked_for_only_where_ids_are_not_known() {
     assert!(later.knows_ids(first) && places(&later) < before - 900);
     // A slot whose ids are known comes first.
     assert_eq!(later.candidates(new(5_000)).first(), Some(&first));
-    later.removed(first, [new(5_000)]);
+    later.removed(first, [with_dest(new(5_000))]);
     assert!(!later.has(first));
 }
 
@@ -128,12 +141,12 @@ fn a_slot_is_forgotten_with_its_last_timer_and_an_unknown_one_is_not() {
     let timers: Vec<TimerId> = (0..3).map(|n| id(7_000, SlotWidth::Second, mix(n))).collect();
     let slot = file(&mut catalog, timers[0]);
     file(&mut catalog, timers[1]);
-    catalog.removed(slot, [timers[1]]);
+    catalog.removed(slot, [with_dest(timers[1])]);
     assert_eq!(catalog.candidates(timers[1]), []);
-    catalog.removed(slot, [timers[0]]);
+    catalog.removed(slot, [with_dest(timers[0])]);
     assert!(!catalog.has(slot) && catalog.step(Time::from_ms(9_000)) == LoadStep::Done);
     catalog.found(slot, IndexKey::List, 200);
-    catalog.removed(slot, (0..200).map(|n| id(7_000, SlotWidth::Second, mix(n))));
+    catalog.removed(slot, (0..200).map(|n| with_dest(id(7_000, SlotWidth::Second, mix(n)))));
     assert!(catalog.has(slot) && !catalog.knows_ids(slot));
     assert_eq!(catalog.index(slot), IndexKey::List);
     catalog.emptied(slot);
@@ -147,7 +160,7 @@ fn what_an_abandoned_apply_would_have_filed_is_nowhere() {
     let (mut turn, before) = (Placements::default(), format!("{catalog:?}"));
     for n in 2..300 {
         let id = id(7_000, SlotWidth::Second, mix(n));
-        catalog.place(id, id.birth_due(), 0, SlotWidth::Second, 10, &mut turn);
+        catalog.place(filing(id, id.birth_due(), 0, SlotWidth::Second), &mut turn);
     }
     let new: BTreeSet<SlotKey> = turn.new_slots().iter().copied().collect();
     assert_eq!(new, catalog.slots().filter(|slot| *slot != stored).collect());
@@ -159,8 +172,9 @@ fn what_an_abandoned_apply_would_have_filed_is_nowhere() {
 fn a_rescheduled_or_retried_timer_is_not_at_its_birth_position() {
     let (mut catalog, mut turn) = (catalog(), Placements::default());
     let id = id(HOUR, SlotWidth::Minute, 1);
-    let mut is_implied =
-        |fire, track, width| catalog.place(id, Time::from_ms(fire), track, width, 10, &mut turn).is_implied;
+    let mut is_implied = |fire, track, width| {
+        catalog.place(filing(id, Time::from_ms(fire), track, width), &mut turn).is_implied
+    };
     assert!(is_implied(HOUR, 0, SlotWidth::Minute) && is_implied(HOUR, 0, SlotWidth::Second));
     assert!(!is_implied(HOUR + 1, 0, SlotWidth::Minute));
     assert!(!is_implied(HOUR, 1, SlotWidth::Second));
@@ -182,7 +196,7 @@ fn a_dense_wide_slot_is_split_before_it_begins_and_takes_nothing_in_from_then_on
     // Once it is dense no more, the rest is loaded whole.
     while let Some(slot) = catalog.split_ahead(at(1)).first().copied() {
         let ids: Vec<_> = all.iter().filter(|(_, in_slot)| *in_slot == slot).map(|(id, _)| *id).collect();
-        catalog.removed(slot, ids);
+        catalog.removed(slot, ids.into_iter().map(with_dest));
         if catalog.has(slot) {
             // The one that was filed later.
             catalog.emptied(slot);
@@ -262,7 +276,7 @@ impl World {
         let mut turn = Placements::default();
         let horizon = self.catalog.next;
         let place = |(id, fire): &(TimerId, u64)| {
-            let place = self.catalog.place(*id, Time::from_ms(*fire), track, width, 10, &mut turn);
+            let place = self.catalog.place(filing(*id, Time::from_ms(*fire), track, width), &mut turn);
             (*id, *fire, place)
         };
         let places: Vec<_> = timers.iter().map(place).collect();
@@ -285,7 +299,7 @@ impl World {
         let Some(content) = self.stored.get_mut(&slot) else { return };
         ids.iter().for_each(|id| _ = content.remove(id));
         let is_empty = content.is_empty();
-        self.catalog.removed(slot, ids.iter().copied());
+        self.catalog.removed(slot, ids.iter().copied().map(with_dest));
         if is_empty {
             self.stored.remove(&slot);
             self.indexes.remove(&slot);
@@ -310,6 +324,7 @@ impl World {
         }
         self.loaded.extend(&ids);
         self.catalog.read_whole(slot, ids.iter().copied(), ids.len() * 10);
+        self.catalog.read_destinations(slot, ids.iter().map(|id| dest(*id)));
     }
 
     fn split(&mut self, slots: Vec<SlotKey>) {
@@ -393,6 +408,28 @@ impl World {
         }
     }
 
+    /// Going on from slot to slot finds every slot that may have a later timer, once, in order.
+    fn check_order(&self, from: u64) {
+        let until = from + HOUR;
+        for wanted in [Wanted::Any, Wanted::Only([1, 5].into())] {
+            let mut found = Vec::new();
+            loop {
+                let (from, until) = (Time::from_ms(from), Time::from_ms(until));
+                let next = self.catalog.from(from, until, &wanted, found.last().copied(), 3);
+                if next.is_empty() {
+                    break;
+                }
+                found.extend(next);
+            }
+            let reaches = |slot: &SlotKey| slot.end() > from && slot.start <= until;
+            let entries = self.catalog.slots.iter().filter(|(slot, _)| reaches(slot));
+            let entries = entries.filter(|(_, entry)| entry.dests.may_have_of(&wanted));
+            let mut expected: Vec<_> = entries.map(|(slot, _)| (slot.start.max(from), *slot)).collect();
+            expected.sort_unstable();
+            assert_eq!(found, expected, "from {from}, {wanted:?}");
+        }
+    }
+
     fn check(&self) {
         assert!(self.catalog.slots().eq(self.indexes.keys().copied()));
         for (slot, index) in &self.indexes {
@@ -402,6 +439,9 @@ impl World {
             let entry = &self.catalog.slots[slot];
             let len = content.len() as u32;
             assert!(entry.timers == len && len <= FULL, "{slot} has {len}: {entry:?}");
+            if entry.dests.is_known() {
+                assert_eq!(entry.dests, SlotCounts::of(content.keys().map(|id| dest(*id))), "{slot}");
+            }
             for (id, (fire, is_implied)) in content {
                 let is_there = || self.catalog.candidates(*id).contains(slot);
                 assert!(!is_implied || is_there(), "{id} is in {slot}");
@@ -409,6 +449,16 @@ impl World {
                 assert!(is_loaded || *fire >= self.catalog.next, "{slot} has {fire} and is not loaded");
             }
         }
+        let of_uncounted = |slot: &&SlotKey| !self.catalog.slots[*slot].dests.is_known();
+        assert!(self.indexes.keys().filter(of_uncounted).eq(&self.catalog.uncounted));
+        let mut totals = BTreeMap::<u32, [u64; 2]>::new();
+        for (slot, entry) in &self.catalog.slots {
+            for (dest, timers) in entry.dests.iter() {
+                totals.entry(dest).or_default()[usize::from(slot.track > 0)] += u64::from(timers);
+            }
+        }
+        assert_eq!(totals, self.catalog.totals().collect());
+        [0, HOUR, HOUR + 70_007].iter().for_each(|from| self.check_order(*from));
         for (need, slot) in &self.catalog.needs {
             assert_eq!(self.catalog.slots[slot].need, Some(*need));
             assert!(*need >= self.catalog.next);

@@ -1,0 +1,247 @@
+//! `mtimer list`: the timers that wait, in the order in which they fire.
+
+use clap::Args;
+use mtimer_client::{Client, Filter, ListCursor, ListedTimer, Time, TimerList};
+use serde_json::{Map, Value};
+
+use super::args::{ClientArgs, DEFAULT_BROKER, name_and_value};
+use super::exit::Failure;
+use super::output::{Output, TextTable, counted, note, plain, shell_quoted};
+use super::{moment, view};
+
+/// Lists the timers that wait, in the order in which they fire
+///
+/// Shows timers that wait for their due time or for a retry, or are being delivered (in-flight).
+/// Not in the list: parked timers, which `status` counts, and dead or unconfirmed ones, for which
+/// there is `dead`. All conditions must hold.
+///
+/// If there are more timers than --limit, the end of the output says how to go on. --cursor is a
+/// position in the order of timers: it does not expire, and is valid also after a broker was lost.
+/// With --json every row has a "cursor", which goes on behind that row.
+///
+/// A timer that keeps its fire time meanwhile is listed exactly once. One that is rescheduled or
+/// retried meanwhile may be missing, or be listed twice.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  mtimer list --group shop --app orders --limit 20\n  \
+    mtimer list --group shop --key-prefix order- --until 2030-01-31T12:00:00Z\n  \
+    mtimer list --header tenant=acme --json | jq -r .id\n  \
+    mtimer list --retrying --payloads")]
+pub(crate) struct ListCommand {
+    /// Only of this group
+    #[arg(long)]
+    group: Option<String>,
+    /// Only of this app
+    #[arg(long)]
+    app: Option<String>,
+    /// Only with a key that begins like this; '' for all that have a key
+    #[arg(long, value_name = "PREFIX")]
+    key_prefix: Option<String>,
+    /// Only with this header, such as tenant=acme
+    #[arg(long, value_name = "NAME=VALUE", value_parser = name_and_value)]
+    header: Option<(String, String)>,
+    /// Only what fires then or later: RFC 3339, or milliseconds since 1970
+    #[arg(long, value_name = "TIME", value_parser = moment::time)]
+    from: Option<Time>,
+    /// Only what fires then or earlier: RFC 3339, or milliseconds since 1970
+    #[arg(long, value_name = "TIME", value_parser = moment::time)]
+    until: Option<Time>,
+    /// Only what waits for a retry after a failed attempt
+    #[arg(long, conflicts_with = "first")]
+    retrying: bool,
+    /// Only what waits for its first attempt
+    #[arg(long)]
+    first: bool,
+    /// At most so many
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
+    limit: u64,
+    /// Go on at this position, which an earlier list has shown
+    #[arg(long, value_name = "CURSOR")]
+    cursor: Option<ListCursor>,
+    /// Show payloads, too
+    #[arg(long)]
+    payloads: bool,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+/// Rows of a table that are lined up together.
+const TABLE_ROWS: u64 = 500;
+/// Characters of a payload in a table.
+const PAYLOAD_SHOWN: usize = 60;
+
+impl ListCommand {
+    pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
+        self.client.looking(async |client| self.show(client, out).await).await
+    }
+
+    async fn show(&self, client: &Client, out: Output) -> Result<(), Failure> {
+        let mut timers = self.timers(client);
+        if out.json { self.objects(&mut timers, out).await } else { self.tables(&mut timers, out).await }
+    }
+
+    fn timers(&self, client: &Client) -> TimerList {
+        let filter = Filter {
+            group: self.group.clone(),
+            app: self.app.clone(),
+            key_prefix: self.key_prefix.clone(),
+            header: self.header.clone(),
+        };
+        let mut timers = client.list(filter).page(u32::try_from(self.limit).unwrap_or(u32::MAX));
+        if let Some(from) = self.from {
+            timers = timers.from(from);
+        }
+        if let Some(until) = self.until {
+            timers = timers.until(until);
+        }
+        if self.retrying || self.first {
+            timers = timers.retrying(self.retrying);
+        }
+        if let Some(cursor) = self.cursor {
+            timers = timers.after(cursor);
+        }
+        if self.payloads { timers.with_payloads() } else { timers }
+    }
+
+    async fn objects(&self, timers: &mut TimerList, out: Output) -> Result<(), Failure> {
+        for _ in 0..self.limit {
+            let Some(row) = timers.next().await? else { break };
+            out.object(&self.object(&row, timers.cursor()))?;
+        }
+        Ok(())
+    }
+
+    /// What `get` shows, and where the list goes on.
+    fn object(&self, row: &ListedTimer, cursor: ListCursor) -> Map<String, Value> {
+        let mut object = view::listed_object(row);
+        if !self.payloads {
+            object.remove("payload");
+        }
+        object.insert("cursor".to_owned(), cursor.to_string().into());
+        object
+    }
+
+    async fn tables(&self, timers: &mut TimerList, out: Output) -> Result<(), Failure> {
+        let (mut shown, mut table) = (0, self.table());
+        while shown < self.limit {
+            let Some(row) = timers.next().await? else { break };
+            shown += 1;
+            table.row(self.cells(&row));
+            if shown.is_multiple_of(TABLE_ROWS) {
+                std::mem::replace(&mut table, self.table()).lines().try_for_each(|line| out.text(&line))?;
+            }
+        }
+        if !shown.is_multiple_of(TABLE_ROWS) {
+            table.lines().try_for_each(|line| out.text(&line))?;
+        }
+        let cursor = timers.cursor();
+        if shown == self.limit && timers.next().await?.is_some() {
+            let command = self.going_on(cursor);
+            note(&format!("{}, and there are more. Go on with:\n  {command}", counted(shown, "timer")));
+        } else {
+            note(&counted(shown, "timer"));
+        }
+        Ok(())
+    }
+
+    fn table(&self) -> TextTable<7> {
+        let last = if self.payloads { "payload" } else { "bytes" };
+        TextTable::new(["fires", "id", "destination", "key", "state", "attempts", last])
+    }
+
+    fn cells(&self, row: &ListedTimer) -> [String; 7] {
+        let timer = &row.view.timer;
+        let key = timer.key.as_ref().map(|key| plain(key.as_str(), 30)).unwrap_or_default();
+        let last = match self.payloads {
+            true => view::payload_shown(&timer.payload, PAYLOAD_SHOWN),
+            false => row.payload_bytes.to_string(),
+        };
+        [
+            moment::shown(row.fire),
+            timer.id.to_string(),
+            plain(&timer.dest.to_string(), 40),
+            key,
+            view::state(row.view.state).to_owned(),
+            row.view.failed.to_string(),
+            last,
+        ]
+    }
+
+    /// The command that shows what follows, as it can be typed. Without tokens and the like.
+    fn going_on(&self, cursor: ListCursor) -> String {
+        let mut words = vec!["mtimer".to_owned(), "list".to_owned()];
+        let header = self.header.as_ref().map(|(name, value)| format!("{name}={value}"));
+        let broker = Some(&self.client.broker).filter(|broker| *broker != DEFAULT_BROKER);
+        // Without --from: all that follows is behind it.
+        let values = [
+            ("--broker", broker.cloned()),
+            ("--group", self.group.clone()),
+            ("--app", self.app.clone()),
+            ("--key-prefix", self.key_prefix.clone()),
+            ("--header", header),
+            ("--until", self.until.map(moment::as_flag)),
+            ("--limit", Some(self.limit.to_string())),
+            ("--cursor", Some(cursor.to_string())),
+        ];
+        for (flag, value) in values {
+            if let Some(value) = value {
+                // A value may begin with a hyphen.
+                words.push(shell_quoted(&format!("{flag}={value}")));
+            }
+        }
+        let switches =
+            [("--retrying", self.retrying), ("--first", self.first), ("--payloads", self.payloads)];
+        words.extend(switches.into_iter().filter(|(_, is_on)| *is_on).map(|(flag, _)| flag.to_owned()));
+        words.join(" ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser, Debug)]
+    struct Typed {
+        #[command(flatten)]
+        list: ListCommand,
+    }
+
+    fn going_on(args: &[&str]) -> String {
+        let cursor = "0000000005dc00000000000000000000000007".parse().unwrap();
+        let typed = Typed::try_parse_from([&["list"][..], args].concat()).unwrap();
+        typed.list.going_on(cursor)
+    }
+
+    #[test]
+    fn the_command_that_goes_on_has_what_was_asked_for() {
+        let cursor = "--cursor=0000000005dc00000000000000000000000007";
+        // What is before the cursor is not listed anyway.
+        let before = "00000000000000000000000000000000000001";
+        let here = going_on(&["--broker", DEFAULT_BROKER, "--from", "1500", "--cursor", before, "--first"]);
+        assert_eq!(here, format!("mtimer list --limit=100 {cursor} --first"));
+        let all = [
+            "--broker=b1:7400,b2:7400",
+            "--group=shop's",
+            "--app=-a",
+            "--key-prefix=",
+            "--header=tenant=acme=x",
+            "--until=2030-01-31T12:00:00.000Z",
+            "--limit=7",
+            "--retrying",
+            "--payloads",
+        ];
+        let [broker, _, app, prefix, header, until, limit, switches @ ..] = all;
+        let switches = switches.join(" ");
+        let group = r"'--group=shop'\''s'";
+        let values = [broker, group, app, prefix, header, until, limit, cursor].join(" ");
+        assert_eq!(going_on(&all), format!("mtimer list {values} {switches}"));
+    }
+
+    #[test]
+    fn a_time_that_no_calendar_has_is_typed_in_milliseconds() {
+        let last = Time::MAX.as_ms().to_string();
+        let typed = going_on(&["--until", &last]);
+        assert!(typed.contains(&format!("--until={last} ")), "{typed}");
+    }
+}

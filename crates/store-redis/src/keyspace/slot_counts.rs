@@ -1,0 +1,102 @@
+//! How many timers each destination has in a slot, and in all slots that are counted.
+//!
+//! Not in here: which slots there are, and who reads those that are not counted.
+
+use std::collections::{HashMap, HashSet};
+
+/// The destinations that a listing is about.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Wanted {
+    /// All.
+    Any,
+    /// Those of these numbers.
+    Only(HashSet<u32>),
+}
+
+/// How many timers each destination has in one slot, if that is known.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct SlotCounts(Option<Vec<(u32, u32)>>);
+
+/// How many timers each destination has in all slots: of first deliveries, of retries.
+#[derive(Debug, Default)]
+pub(crate) struct Totals(HashMap<u32, [u64; 2]>);
+
+impl SlotCounts {
+    /// Nothing is known of the slot.
+    pub(crate) const UNKNOWN: Self = Self(None);
+    /// The slot is empty.
+    pub(crate) const EMPTY: Self = Self(Some(Vec::new()));
+
+    /// Of a slot that has one timer of each of these destinations.
+    pub(crate) fn of(dests: impl Iterator<Item = u32>) -> Self {
+        let mut dests: Vec<u32> = dests.collect();
+        dests.sort_unstable();
+        let counts = dests.chunk_by(|one, other| one == other).map(|some| (some[0], some.len() as u32));
+        Self(Some(counts.collect()))
+    }
+
+    /// Whether it is known.
+    pub(crate) const fn is_known(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// The counts that are known, in the order of the destinations' numbers.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, u32)> {
+        self.0.iter().flatten().copied()
+    }
+
+    /// One more timer of a destination is in the slot. Whether it is counted.
+    pub(crate) fn add(&mut self, dest: u32) -> bool {
+        let Some(counts) = &mut self.0 else { return false };
+        match counts.binary_search_by_key(&dest, |(dest, _)| *dest) {
+            Ok(at) => counts[at].1 += 1,
+            Err(at) => counts.insert(at, (dest, 1)),
+        }
+        true
+    }
+
+    /// A timer of a destination has left the slot. Whether it was counted.
+    pub(crate) fn remove(&mut self, dest: u32) -> bool {
+        let Some(counts) = &mut self.0 else { return false };
+        let Ok(at) = counts.binary_search_by_key(&dest, |(dest, _)| *dest) else { return false };
+        counts[at].1 -= 1;
+        if counts[at].1 == 0 {
+            counts.remove(at);
+        }
+        true
+    }
+
+    /// Whether timers of one of these destinations may be in the slot.
+    pub(crate) fn may_have_of(&self, wanted: &Wanted) -> bool {
+        match (wanted, &self.0) {
+            (Wanted::Any, _) | (_, None) => true,
+            (Wanted::Only(wanted), Some(counts)) => counts.iter().any(|(dest, _)| wanted.contains(dest)),
+        }
+    }
+}
+
+impl Totals {
+    /// Timers have come to a slot; `retries`: of a retry tier.
+    pub(crate) fn add(&mut self, retries: bool, counts: impl IntoIterator<Item = (u32, u32)>) {
+        for (dest, timers) in counts {
+            self.0.entry(dest).or_default()[usize::from(retries)] += u64::from(timers);
+        }
+    }
+
+    /// Timers have left a slot.
+    pub(crate) fn subtract(&mut self, retries: bool, counts: impl IntoIterator<Item = (u32, u32)>) {
+        for (dest, timers) in counts {
+            let Some(totals) = self.0.get_mut(&dest) else { continue };
+            let total = &mut totals[usize::from(retries)];
+            *total = total.saturating_sub(u64::from(timers));
+            if *totals == [0, 0] {
+                self.0.remove(&dest);
+            }
+        }
+    }
+
+    /// Each destination's number, its first deliveries and its retries.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, [u64; 2])> {
+        self.0.iter().map(|(dest, counts)| (*dest, *counts))
+    }
+}
