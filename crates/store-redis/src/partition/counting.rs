@@ -61,12 +61,20 @@ impl Owner {
         self.known.catalog.has_uncounted() || self.known.tally.to_read().is_some()
     }
 
-    /// Counts some of the timers that are not counted.
+    /// Counts some of the timers that are not counted. While the store is away it gives up: nobody
+    /// is to wait behind it then.
     ///
     /// # Errors
     ///
     /// The lane has ended.
     pub(crate) async fn count_some(&mut self) -> Result<(), LaneError> {
+        let may_give_up = self.writer.set_may_give_up(true);
+        let counted = self.count_step().await;
+        self.writer.set_may_give_up(may_give_up);
+        if self.writer.take_gave_up() { Ok(()) } else { counted }
+    }
+
+    async fn count_step(&mut self) -> Result<(), LaneError> {
         let slots = self.known.catalog.uncounted_slots(STEP_SLOTS);
         if !slots.is_empty() {
             return self.read_pending(&slots).await.map(drop);
