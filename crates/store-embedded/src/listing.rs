@@ -7,6 +7,7 @@
 use std::ops::Bound;
 
 use fjall::Slice;
+use mtimer_store::pending::PAGE_READS;
 use mtimer_store::table::{At, Row, Table};
 use mtimer_store::{
     CountsPage, CountsRange, ListPage, Listed, Listing, Load, Loaded, LoadedTimer, PendingPage, PendingRange,
@@ -25,10 +26,7 @@ use crate::table::{PartitionTable, read_row};
 const FLOOR_EVERY: u32 = 8_192;
 /// The same while space is short: rows below the floor give space back.
 const FLOOR_SOON: u32 = 512;
-/// Rows that are read for a page of pending timers: a few milliseconds. What is read waits for
-/// nothing, so a further page costs little.
-const PAGE_READS: usize = 5_000;
-/// Bytes of payloads and headers after which such a page ends.
+/// Bytes of payloads and headers after which a page of pending timers ends.
 const PAGE_BYTES: usize = 1 << 20;
 /// Forgotten outcomes cleared with a batch, besides those that its operations may add.
 const CLEAR_WITH_BATCH: usize = 64;

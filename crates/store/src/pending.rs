@@ -6,7 +6,7 @@ use crate::record::Record;
 use crate::table::Row;
 
 /// Rows that are read for a page at most, about: whoever waits behind it waits a few milliseconds.
-pub const PAGE_READS: usize = 20_000;
+pub const PAGE_READS: usize = 5_000;
 
 /// Where a pending timer stands in the order of all: by its fire time, then by its id.
 ///
