@@ -7,11 +7,11 @@ mod fake;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use fake::{Broker, Cluster, Peer, dest, welcome};
+use fake::{Broker, Cluster, Peer, dest};
 use mtimer_client::{
     Destination, DestinationCounts, DestinationFilter, Destinations, ErrorCode, RequestError, limits,
 };
-use mtimer_protocol::{ClientMessage, CountsQuery, Query, QueryAnswer, ServerMessage, Welcome};
+use mtimer_protocol::{ClientMessage, CountsQuery, Query, QueryAnswer, ServerMessage};
 
 /// Of the fake brokers' cluster.
 const PARTITIONS: u64 = 8;
@@ -131,14 +131,7 @@ async fn a_filter_names_a_destination_or_nothing() {
 #[tokio::test(start_paused = true)]
 async fn so_many_partitions_are_asked_at_once_and_no_more() {
     let broker = Broker::start().await;
-    let accept = async {
-        let mut peer = broker.greet().await;
-        let welcome = Welcome { partitions: 40, ..welcome(peer.now()) };
-        peer.send(ServerMessage::Welcome(welcome)).await;
-        peer
-    };
-    let (client, mut peer) = tokio::join!(broker.client().connect(), accept);
-    let client = client.unwrap();
+    let (client, mut peer) = broker.connect_to_partitions(40).await;
     let script = async {
         let mut open = Vec::new();
         for partition in 0..32 {
@@ -147,7 +140,7 @@ async fn so_many_partitions_are_asked_at_once_and_no_more() {
             open.push(corr);
         }
         peer.silent(Duration::from_millis(100)).await;
-        // Each answer makes room for one more.
+        // After each answer one more partition is asked.
         for n in 0..40 {
             let answer = QueryAnswer::Counts { rows: vec![], next: None, uncounted: 1 };
             peer.send(ServerMessage::Answer { corr: open[n], answer }).await;

@@ -7,12 +7,12 @@ mod fake;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use fake::{Broker, Cluster, Peer, START, dest, id_in, welcome};
+use fake::{Broker, Cluster, Peer, START, dest, id_in};
 use mtimer_client::{
     Client, ErrorCode, Filter, ListCursor, ListedTimer, PartitionId, RequestError, Time, Timer, TimerId,
     TimerList, TimerState, TimerView,
 };
-use mtimer_protocol::{ClientMessage, PendingQuery, Query, QueryAnswer, ServerMessage, Welcome};
+use mtimer_protocol::{ClientMessage, PendingQuery, Query, QueryAnswer, ServerMessage};
 
 /// Of the fake brokers' cluster.
 const PARTITIONS: u16 = 8;
@@ -200,14 +200,8 @@ async fn a_partition_that_cannot_have_the_next_row_is_not_asked() {
 #[tokio::test(start_paused = true)]
 async fn so_many_partitions_are_asked_at_once_and_no_more() {
     let broker = Broker::start().await;
-    let accept = async {
-        let mut peer = broker.greet().await;
-        let welcome = Welcome { partitions: 64, ..welcome(peer.now()) };
-        peer.send(ServerMessage::Welcome(welcome)).await;
-        peer
-    };
-    let (client, mut peer) = tokio::join!(broker.client().connect(), accept);
-    let mut list = client.unwrap().list(Filter::default());
+    let (client, mut peer) = broker.connect_to_partitions(64).await;
+    let mut list = client.list(Filter::default());
     let script = async {
         for first in [0, 32] {
             let mut open = Vec::new();

@@ -111,6 +111,18 @@ impl Broker {
         (client.unwrap(), peer)
     }
 
+    /// The same, of a cluster with so many partitions.
+    pub async fn connect_to_partitions(&self, partitions: u16) -> (Client, Peer) {
+        let accept = async {
+            let mut peer = self.greet().await;
+            let welcome = Welcome { partitions, ..welcome(peer.now()) };
+            peer.send(ServerMessage::Welcome(welcome)).await;
+            peer
+        };
+        let (client, peer) = tokio::join!(self.client().connect(), accept);
+        (client.unwrap(), peer)
+    }
+
     /// Takes a connection without a word.
     pub async fn accept_silently(&self) -> TcpStream {
         let stream = self.listener.accept().await.unwrap().0;

@@ -1,4 +1,4 @@
-//! Which timers a listing, a count or a bulk job is about.
+//! Which timers a list is about.
 
 use serde::{Deserialize, Serialize};
 
@@ -50,11 +50,6 @@ impl Filter {
     pub fn accepts_destination(&self, dest: &Destination) -> bool {
         self.group.as_deref().is_none_or(|group| group == dest.group())
             && self.app.as_deref().is_none_or(|app| app == dest.app())
-    }
-
-    /// Whether every timer passes.
-    pub fn is_all(&self) -> bool {
-        *self == Self::default()
     }
 }
 

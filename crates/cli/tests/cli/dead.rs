@@ -4,7 +4,7 @@ use std::process::Stdio;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Dev, Running, end, run, wait_for};
+use crate::harness::{Dev, Running, end, wait_for};
 use crate::token::TokensFile;
 
 impl Dev {
@@ -162,15 +162,8 @@ fn a_token_that_lacks_a_right_is_told_so_and_nothing_looks_done() {
     let file = TokensFile::new();
     let (_, all) = file.create_in_file("all", "schedule,register,read,operate:*");
     let (_, some) = file.create_in_file("some", "read:g/*");
-    let tokens = file.path();
-    let data = file.dir.path().join("data");
-    let args = ["dev", "--json", "--listen", "127.0.0.1:0", "--data", data.to_str().unwrap()];
-    let mut broker = Running::start(&[&args[..], &["--tokens", tokens.to_str().unwrap()]].concat());
-    let ready: Value = serde_json::from_str(&broker.line()).unwrap();
-    let addr = ready["listening"].as_str().unwrap();
-    let with = |token: &std::path::Path, args: &[&str]| {
-        run(&[args, &["--broker", addr, "--token-file", token.to_str().unwrap()]].concat())
-    };
+    let broker = file.broker();
+    let with = |token: &std::path::Path, args: &[&str]| broker.run(token, args);
     for group in ["g", "h"] {
         with(&all, &["schedule", "--group", group, "--app", "a", "--in", "0s"]).ok();
         with(&all, &["listen", "--group", group, "--app", "a", "--count", "1", "--outcome", "fail"]).ok();

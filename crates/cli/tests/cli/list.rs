@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Dev, Running, run, wait_for};
+use crate::harness::{Dev, run, wait_for};
 use crate::token::TokensFile;
 
 /// Lines of a file of timers: `order-0`, due in an hour, to `order-24`, each a second later than
@@ -160,15 +160,8 @@ fn a_token_lists_what_it_may_read_and_is_refused_the_rest() {
     let file = TokensFile::new();
     let (_, all) = file.create_in_file("all", "schedule,read:*");
     let (_, some) = file.create_in_file("some", "read:g/*");
-    let tokens = file.path();
-    let data = file.dir.path().join("data");
-    let args = ["dev", "--json", "--listen", "127.0.0.1:0", "--data", data.to_str().unwrap()];
-    let mut broker = Running::start(&[&args[..], &["--tokens", tokens.to_str().unwrap()]].concat());
-    let ready: Value = serde_json::from_str(&broker.line()).unwrap();
-    let addr = ready["listening"].as_str().unwrap();
-    let with = |token: &std::path::Path, args: &[&str]| {
-        run(&[args, &["--broker", addr, "--token-file", token.to_str().unwrap()]].concat())
-    };
+    let broker = file.broker();
+    let with = |token: &std::path::Path, args: &[&str]| broker.run(token, args);
     for group in ["g", "h"] {
         with(&all, &["schedule", "--group", group, "--app", "a", "--in", "1h"]).ok();
     }

@@ -2,16 +2,30 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::harness::{Ended, end, mtimer, run};
+use crate::harness::{Ended, Running, end, mtimer, run};
 
 /// A folder with a tokens file.
 pub(crate) struct TokensFile {
     pub(crate) dir: TempDir,
+}
+
+/// A broker that asks for tokens.
+pub(crate) struct Guarded {
+    _broker: Running,
+    address: String,
+}
+
+impl Guarded {
+    /// Runs a command with the token in a file.
+    pub(crate) fn run(&self, token: &Path, args: &[&str]) -> Ended {
+        let connection = ["--broker", &self.address, "--token-file", token.to_str().unwrap()];
+        run(&[args, &connection].concat())
+    }
 }
 
 impl TokensFile {
@@ -39,6 +53,16 @@ impl TokensFile {
         let path = self.dir.path().join(name);
         write_private(&path, made["token"].as_str().unwrap());
         (made["id"].as_str().unwrap().to_owned(), path)
+    }
+
+    /// Starts a broker that asks for tokens of the file.
+    pub(crate) fn broker(&self) -> Guarded {
+        let (tokens, data) = (self.path(), self.dir.path().join("data"));
+        let args = ["dev", "--json", "--listen", "127.0.0.1:0", "--data", data.to_str().unwrap()];
+        let mut broker = Running::start(&[&args[..], &["--tokens", tokens.to_str().unwrap()]].concat());
+        let ready: Value = serde_json::from_str(&broker.line()).unwrap();
+        let address = ready["listening"].as_str().unwrap().to_owned();
+        Guarded { _broker: broker, address }
     }
 
     fn mode(&self) -> u32 {

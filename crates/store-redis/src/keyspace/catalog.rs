@@ -27,7 +27,7 @@ use mtimer_types::{SlotWidth, Time, TimerId};
 use super::fingerprints::Fingerprints;
 use super::keys::{IndexKey, SlotKey};
 use super::levels::level;
-use super::place::Placed;
+use super::place::{Placed, span};
 use super::secret::{KeyedHash, Secret};
 use super::slot_counts::{SlotCounts, Totals, Wanted};
 
@@ -139,7 +139,7 @@ impl Slot {
     }
 }
 
-/// A slot from a moment on: when it begins, or that moment if it has begun before, ms.
+/// A slot from a moment on: when its first timers may fire, or that moment if it is later, ms.
 pub(crate) type SlotFrom = (u64, SlotKey);
 
 /// See the module. Starts empty.
@@ -384,10 +384,10 @@ impl Catalog {
         self.uncounted.iter().map(timers).sum()
     }
 
-    /// The timers of each destination, by its number, in slots that are counted: first deliveries,
-    /// and retries.
-    pub(crate) fn totals(&self) -> impl Iterator<Item = (u32, [u64; 2])> {
-        self.totals.iter()
+    /// The timers of a destination, by its number, in slots that are counted: first deliveries, and
+    /// retries.
+    pub(crate) fn total(&self, dest: u32) -> [u64; 2] {
+        self.totals.of(dest)
     }
 
     /// A slot is empty and in no index.
@@ -426,10 +426,19 @@ impl Catalog {
             for track in 0..TRACKS {
                 let at = |start, sibling| SlotKey { track, width, start, sibling };
                 let next = self.slots.range(at(begin, 0)..=at(until, u32::MAX));
-                let next = next.map(|(slot, entry)| ((slot.start.max(from), *slot), entry));
-                let next = next.filter(|(slot, _)| after.is_none_or(|after| *slot > after));
-                let next = next.filter(|(_, entry)| entry.dests.may_have_of(wanted)).map(|(slot, _)| slot);
-                slots.extend(next.take(limit));
+                let next =
+                    next.filter(|(slot, entry)| span(**slot).1 > from && entry.dests.may_have_of(wanted));
+                let next = next.map(|(slot, _)| (span(*slot).0.max(from), *slot));
+                let next = next.filter(|slot| after.is_none_or(|after| *slot > after));
+                // Siblings of a second are not in the order of their spans.
+                let (before, mut last) = (slots.len(), 0);
+                for slot in next.filter(|(begin, _)| *begin <= until) {
+                    if slots.len() - before >= limit && slot.1.start != last {
+                        break;
+                    }
+                    last = slot.1.start;
+                    slots.push(slot);
+                }
             }
         }
         slots.sort_unstable();

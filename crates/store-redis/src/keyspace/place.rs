@@ -15,7 +15,7 @@
 use mtimer_types::{SlotWidth, Time, TimerId};
 
 use super::keys::SlotKey;
-use super::levels::{bits, first_of, levels};
+use super::levels::{bits, first_of, level, levels};
 use super::secret::KeyedHash;
 
 /// The values that determine in which slots a timer may be.
@@ -50,6 +50,17 @@ impl Placed {
     }
 }
 
+/// When the timers of a slot fire: from the first of these moments on, and before the second, ms.
+pub(crate) const fn span(slot: SlotKey) -> (u64, u64) {
+    let level = level(slot.width, slot.sibling);
+    if level == 0 || !matches!(slot.width, SlotWidth::Second) {
+        return (slot.start, slot.end());
+    }
+    let (time, spread) = (time_bits(level), bits(level) - time_bits(level));
+    let part = ((slot.sibling - first_of(level)) >> spread) as u64;
+    (slot.start + (part * 1_000).div_ceil(1 << time), slot.start + ((part + 1) * 1_000).div_ceil(1 << time))
+}
+
 /// Of the bits that choose a sibling of a second, those that are taken from the fire time: timers
 /// of about the same time, which are mostly filed and settled together, share siblings. The others
 /// are the hash's: timers of the same millisecond spread. With bits of the time alone, up to the
@@ -68,7 +79,7 @@ mod tests {
     use mtimer_types::PartitionId;
     use proptest::prelude::*;
 
-    use super::super::levels::{level, siblings};
+    use super::super::levels::siblings;
     use super::super::secret::Secret;
     use super::*;
 
@@ -87,6 +98,9 @@ mod tests {
                 prop_assert_eq!(level(width, slot.sibling), l);
                 prop_assert!(slot.sibling < siblings(width));
                 prop_assert!(slot.start <= fire && fire < slot.end() && slot.track == 3);
+                let (from, before) = span(slot);
+                prop_assert!(from <= fire && fire < before, "{slot} spans {from} to {before}");
+                prop_assert!(slot.start <= from && before <= slot.end());
             }
         }
     }

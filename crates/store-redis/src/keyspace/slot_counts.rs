@@ -95,8 +95,8 @@ impl Totals {
         }
     }
 
-    /// Each destination's number, its first deliveries and its retries.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, [u64; 2])> {
-        self.0.iter().map(|(dest, counts)| (*dest, *counts))
+    /// The first deliveries of a destination, and its retries.
+    pub(crate) fn of(&self, dest: u32) -> [u64; 2] {
+        self.0.get(&dest).copied().unwrap_or_default()
     }
 }

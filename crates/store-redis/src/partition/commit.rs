@@ -106,10 +106,10 @@ impl Owner {
             let ids: Vec<_> = ids.items().iter().filter_map(|id| self.known.space.id(id.bytes()?)).collect();
             if ids.is_empty() {
                 self.known.catalog.emptied(slot);
-            } else {
-                self.known.catalog.uncount(slot);
+                continue;
             }
-            if !ids.is_empty() && self.known.catalog.knows_ids(slot) {
+            self.known.catalog.uncount(slot);
+            if self.known.catalog.knows_ids(slot) {
                 self.known.catalog.read_ids(slot, ids.into_iter());
             }
         }

@@ -5,12 +5,13 @@
 //! its calls. Until that is done, the answer says how many timers are in nobody's counts.
 
 use mtimer_store::{Counts, CountsPage, CountsRange, LaneError};
-use redis::{Pipeline, Value};
+use mtimer_types::Destination;
+use redis::Pipeline;
 
+use super::knowledge::Knowledge;
 use super::owner::Owner;
 use super::tally::Aside;
 use crate::keyspace::keys::ListingKey;
-use crate::wire::Reply;
 
 /// Slots that one step reads: up to 2,048 timers. In tests so few that much happens between steps.
 const STEP_SLOTS: usize = if cfg!(test) { 1 } else { 16 };
@@ -21,38 +22,27 @@ impl Owner {
     /// See [`mtimer_store::Call::Counts`].
     pub(crate) async fn counts(&mut self, range: CountsRange) -> Result<CountsPage, LaneError> {
         self.writer.read_as_owner(&Pipeline::new()).await?;
-        let mut all = self.known.tally.counts().clone();
-        for (dest, [pending, retrying]) in self.known.catalog.totals() {
-            let counts: &mut Counts = all.entry(dest).or_default();
-            (counts.pending, counts.retrying) = (pending, retrying);
-        }
-        let dests = &self.known.dests;
-        let named = all.into_iter().filter_map(|(number, counts)| Some((dests.name(number)?, counts)));
-        let uncounted = self.known.catalog.uncounted() + self.known.tally.uncounted();
+        let Knowledge { catalog, tally, dests, .. } = &mut self.known;
+        let uncounted = catalog.uncounted() + tally.uncounted();
         let uncounted = if broken!(UncountedForgotten) { 0 } else { uncounted };
-        Ok(range.page(named, uncounted))
+        let counts = |(number, dest): (u32, &Destination)| {
+            let [pending, retrying] = catalog.total(number);
+            let counts = Counts { pending, retrying, ..tally.of(number) };
+            (counts.total() > 0 && range.filter.accepts_destination(dest)).then(|| (dest.clone(), counts))
+        };
+        // One more says that there are more.
+        let rows =
+            dests.behind(range.after.as_ref()).filter_map(counts).take(range.limit.max(1) as usize + 1);
+        Ok(range.page(rows, uncounted))
     }
 
     /// Counts what the acquisition has found in parks, and how much is listed elsewhere.
     pub(super) async fn find_listed(&mut self) -> Result<(), LaneError> {
-        let mut reads = Pipeline::new();
-        reads.cmd("ZRANGE").arg(self.known.space.listing(ListingKey::Park)).arg(0).arg(-1);
         let retained = [ListingKey::Taken, ListingKey::Unconfirmed, ListingKey::Dead];
-        for listing in retained {
-            reads.cmd("ZCARD").arg(self.known.space.listing(listing));
-        }
-        let mut answers = self.writer.read(&reads).await?.into_iter();
-        let parks = answers.next().unwrap_or_default();
-        let listed = answers.filter_map(|count| count.number()).sum();
-        let number = |value: &Value| u32::try_from(value.number()?).ok();
-        let numbers: Vec<u32> = parks.items().iter().filter_map(number).collect();
-        let mut counts = Vec::new();
-        if !numbers.is_empty() {
-            let parks = numbers.iter().map(|number| self.known.space.listing(ListingKey::ParkOf(*number)));
-            counts = self.writer.read_each("ZCARD", parks).await?;
-        }
-        let counts = counts.iter().map(|count| count.number().unwrap_or_default());
-        self.known.tally.found(numbers.into_iter().zip(counts), listed);
+        let retained = retained.map(|listing| self.known.space.listing(listing));
+        let listed = self.total("ZCARD", retained).await?;
+        let parked = self.parks().await?;
+        self.known.tally.found(parked, listed);
         Ok(())
     }
 

@@ -16,6 +16,8 @@ pub(crate) struct DestinationNumbers {
     numbers: HashMap<Destination, u32>,
     /// So many of them are stored, the first ones.
     stored: usize,
+    /// All numbers in the order of the names, unless one has come or gone since it was made.
+    in_order: Vec<u32>,
 }
 
 impl DestinationNumbers {
@@ -37,6 +39,21 @@ impl DestinationNumbers {
             self.numbers.insert(dest.clone(), number);
             number
         })
+    }
+
+    /// The destinations behind one, in order, with their numbers. Costs little if none has come since
+    /// this was last asked for.
+    pub(crate) fn behind(
+        &mut self,
+        after: Option<&Destination>,
+    ) -> impl Iterator<Item = (u32, &Destination)> {
+        let name = |number: u32| &self.names[number as usize - 1];
+        if self.in_order.len() != self.names.len() {
+            self.in_order = (1..=self.names.len() as u32).collect();
+            self.in_order.sort_unstable_by_key(|number| name(*number));
+        }
+        let first = after.map_or(0, |after| self.in_order.partition_point(|number| name(*number) <= after));
+        self.in_order[first..].iter().map(move |number| (*number, name(*number)))
     }
 
     /// The numbers of the destinations that a filter accepts.
@@ -72,6 +89,7 @@ impl DestinationNumbers {
 
     /// Those that are not stored lose their numbers: the write that was to store them was refused.
     pub(crate) fn forget_unstored(&mut self) {
+        self.in_order.clear();
         for dest in self.names.drain(self.stored..) {
             self.numbers.remove(&dest);
         }

@@ -230,12 +230,10 @@ impl Knowledge {
             _ => {}
         }
         if !stays {
-            let (before, after) = (was.and_then(Aside::of), after.and_then(|row| Aside::of(row.at)));
-            if before != after {
-                draft.note.shifted.push(Shift { id, dest, before, after });
+            let (left, reached) = (was.and_then(Aside::of), after.and_then(|row| Aside::of(row.at)));
+            if left != reached {
+                draft.note.shifted.push(Shift { id, dest, before: left, after: reached });
             }
-        }
-        if !stays {
             // One that stays in its listing gets a new position there.
             let is_listed_anew = before
                 .zip(after)

@@ -107,17 +107,24 @@ impl Owner {
 
     /// See [`mtimer_store::Call::ParkedDestinations`].
     pub(crate) async fn parked_destinations(&mut self) -> Result<Vec<(Destination, u64)>, LaneError> {
+        let parks = self.parks().await?.into_iter();
+        Ok(parks.filter_map(|(number, count)| Some((self.known.dests.name(number)?, count))).collect())
+    }
+
+    /// The numbers of the destinations that have parked timers, and how many each has.
+    pub(super) async fn parks(&mut self) -> Result<Vec<(u32, u64)>, LaneError> {
         let mut reads = Pipeline::new();
         reads.cmd("ZRANGE").arg(self.known.space.listing(ListingKey::Park)).arg(0).arg(-1);
         let answer = self.writer.read_as_owner(&reads).await?.into_iter().next().unwrap_or_default();
         let number = |value: &Value| u32::try_from(value.number()?).ok();
         let numbers: Vec<u32> = answer.items().iter().filter_map(number).collect();
+        if numbers.is_empty() {
+            return Ok(Vec::new());
+        }
         let parks = numbers.iter().map(|number| self.known.space.listing(ListingKey::ParkOf(*number)));
         let counts = self.writer.read_each("ZCARD", parks).await?;
-        let parked = numbers.into_iter().zip(counts).filter_map(|(number, count)| {
-            Some((self.known.dests.name(number)?, count.number().filter(|count| *count > 0)?))
-        });
-        Ok(parked.collect())
+        let counts = counts.iter().map(|count| count.number().unwrap_or_default());
+        Ok(numbers.into_iter().zip(counts).filter(|(_, count)| *count > 0).collect())
     }
 
     /// See [`mtimer_store::Call::Census`].

@@ -5,8 +5,8 @@
 //! is complete. Slots without timers of the wanted destinations are not read: the catalogue knows
 //! them, but for those of an owner before that were not read yet.
 //!
-//! How many slots reach a moment is bounded: 65 of each wide width and track, and those of a
-//! second.
+//! How many slots reach a moment is bounded: 65 of each wide width and track, and of its second
+//! those of the same 31 ms.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;

@@ -163,9 +163,9 @@ impl Tally {
         self.counting.as_ref().map_or(0, |counting| counting.left.max(1))
     }
 
-    /// The counts by destination.
-    pub(crate) const fn counts(&self) -> &HashMap<u32, Counts> {
-        &self.counts
+    /// The counts of a destination, by its number.
+    pub(crate) fn of(&self, dest: u32) -> Counts {
+        self.counts.get(&dest).copied().unwrap_or_default()
     }
 }
 
@@ -208,6 +208,6 @@ mod tests {
         assert_eq!(tally.uncounted(), 0);
         tally.shift(shift(4, Some(Aside::Dead), None));
         let counts = Counts { parked: 6, taken: 1, dead: 2, ..Counts::default() };
-        assert_eq!(tally.counts()[&DEST], counts);
+        assert_eq!(tally.of(DEST), counts);
     }
 }

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use mtimer_store::{
-    Census, CountsRange, DeadFilter, ListPage, Listed, Listing, Load, LoadedTimer, Pending, PendingRange,
-    Place, Record,
+    Census, Counts, CountsRange, DeadFilter, ListPage, Listed, Listing, Load, LoadedTimer, Pending,
+    PendingRange, Place, Record,
 };
-use mtimer_types::{Filter, Target, Time, TimerId};
+use mtimer_types::{Destination, Filter, Target, Time, TimerId};
 
 use super::arbitrary::DAY;
 use super::run::{Check, FORGET, Run, alive, same};
@@ -76,14 +76,20 @@ impl Run {
     }
 
     /// Compares the counts of destinations, once they are exact.
-    pub(super) async fn check_counts(&mut self) -> Check {
+    async fn check_counts(&mut self) -> Check {
+        same("the counts", &self.counts().await?, &self.model.counts().into_iter().collect())
+    }
+
+    /// The counts of destinations, once they are exact.
+    pub(super) async fn counts(&mut self) -> Check<Vec<(Destination, Counts)>> {
         let range = CountsRange::of(1_000);
-        let mut page = alive(self.owner.counts(range.clone()).await)?;
-        while page.uncounted > 0 {
+        loop {
+            let page = alive(self.owner.counts(range.clone()).await)?;
+            if page.uncounted == 0 {
+                return Ok(page.rows);
+            }
             alive(self.owner.count_some().await)?;
-            page = alive(self.owner.counts(range.clone()).await)?;
         }
-        same("the counts", &page.rows, &self.model.counts().into_iter().collect())
     }
 
     pub(super) async fn load_all(&mut self, far: Time) -> Check<BTreeMap<TimerId, LoadedTimer>> {

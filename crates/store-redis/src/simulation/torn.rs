@@ -4,11 +4,12 @@
 //! gives the result from before or after one of the operations, keys that are taken name a live
 //! timer, and when all timers have ended nothing is left of them but entries of listings.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use mtimer_store::conformance::model::Model;
 use mtimer_store::ops::{Purge, Schedule};
-use mtimer_store::{Answer, Batch, Op, Place, Record, ScheduleAnswer, Verdict};
+use mtimer_store::{Answer, Batch, Counts, Op, Place, Record, ScheduleAnswer, Verdict};
 use mtimer_types::{KeyPolicy, Target, Time, Timer, TimerId};
 
 use super::arbitrary::{DAY, PARTITION};
@@ -51,6 +52,7 @@ pub(super) fn dies(seed: u64) -> Check {
 
 /// `states`: the model before the write, and behind each operation.
 async fn survives(run: &mut Run, states: &[Model]) -> Check {
+    is_counted(run).await?;
     let after = &states[states.len() - 1];
     for timer in run.timers.clone() {
         let Some(key) = timer.key else { continue };
@@ -89,6 +91,32 @@ async fn survives(run: &mut Run, states: &[Model]) -> Check {
         ["slot:", "moved:", "key:", "zset:", "list:", "copy:", "retry"].iter().any(|of| key.starts_with(of))
     };
     same("what is left", &keys.iter().filter(is_left).collect::<Vec<_>>(), &Vec::new())
+}
+
+/// Compares the counts of destinations with where the timers are. An entry of a park may be left of
+/// a timer that is elsewhere, so there may be more parked ones.
+async fn is_counted(run: &mut Run) -> Check {
+    let mut expected = BTreeMap::<_, Counts>::new();
+    for timer in &run.timers {
+        let Some((_, place)) = alive(run.owner.get(Target::Id(timer.id)).await)? else { continue };
+        let counts = expected.entry(timer.dest.clone()).or_default();
+        *match place {
+            Place::Pending { tier: 0, .. } => &mut counts.pending,
+            Place::Pending { .. } => &mut counts.retrying,
+            Place::Parked => &mut counts.parked,
+            Place::Taken { unconfirmed: false, .. } => &mut counts.taken,
+            Place::Taken { unconfirmed: true, .. } => &mut counts.unconfirmed,
+            Place::Dead => &mut counts.dead,
+        } += 1;
+    }
+    let mut counted: BTreeMap<_, _> = run.counts().await?.into_iter().collect();
+    for (dest, counts) in &mut counted {
+        let parked = expected.get(dest).map_or(0, |counts| counts.parked);
+        same(&format!("whether all that is parked of {dest} is counted"), &(counts.parked >= parked), &true)?;
+        counts.parked = parked;
+    }
+    counted.retain(|_, counts| counts.total() > 0);
+    same("the counts after a write that was cut off", &counted, &expected)
 }
 
 /// Schedules a timer with a key that may be taken: the timer, unless it is.
