@@ -9,7 +9,7 @@ use mtimer_store::{
     StoreFuture, StoreInfo, counters,
 };
 use mtimer_types::{PartitionId, Term};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -103,6 +103,7 @@ impl RedisStore {
                 log_budget,
                 trimming,
                 quorum,
+                counting: Arc::new(Semaphore::new(1)),
             },
             servers,
             urgent,

@@ -116,6 +116,7 @@ use self::hash::Seeded;
 use self::open_requests::OpenRequests;
 use self::partitions::Partitions;
 use self::pressure::Pressure;
+use self::questions::ListPages;
 use self::recent::RecentIds;
 use self::roster::{RegistrationError, Roster};
 use self::settle_reports::SettleReports;
@@ -145,6 +146,7 @@ pub struct Engine {
     recent: RecentIds,
     timeouts: Timeouts,
     flights: Flights,
+    list_pages: ListPages,
     /// Deliveries that closed sessions have not settled.
     lost: VecDeque<(SessionId, TimerId)>,
     deferral: Deferral,
@@ -190,6 +192,7 @@ impl Engine {
             recent: RecentIds::new(seed, now),
             timeouts: Timeouts::default(),
             flights: Flights::new(seed),
+            list_pages: ListPages::default(),
             lost: VecDeque::new(),
             effects: Vec::new(),
             answers: Vec::new(),

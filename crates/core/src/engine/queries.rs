@@ -78,8 +78,9 @@ impl Engine {
         let PendingQuery { partition, filter, retrying, from, until, limit, payloads } = query;
         let limit = limit.clamp(1, if payloads { PAGE_ROWS } else { SHORT_ROWS });
         let range = PendingRange { filter, retrying, from, until, limit };
-        let part = QueryPart::Pending { session, corr, payloads };
-        self.ask_number(partition, part, Call::Pending(range));
+        if let Some(at) = self.partition_of_number(session, corr, partition) {
+            self.list_pages.push(at, QueryPart::Pending { session, corr, payloads }, Call::Pending(range));
+        }
     }
 
     /// Asks for a page of the counts of one partition's destinations.
@@ -87,29 +88,32 @@ impl Engine {
         let CountsQuery { partition, group, app, after, limit } = query;
         let filter = Filter { group, app, ..Filter::default() };
         let range = CountsRange { filter, after, limit: limit.clamp(1, limits::MAX_PAGE) };
-        self.ask_number(partition, QueryPart::One { session, corr }, Call::Counts(range));
+        if let Some(at) = self.partition_of_number(session, corr, partition) {
+            self.ask(at, QueryPart::One { session, corr }, Call::Counts(range));
+        }
     }
 
-    /// Asks a partition that a client has named by its number, if there is one.
-    fn ask_number(&mut self, partition: u16, part: QueryPart, call: Call) {
-        let (at, partitions) = (PartitionId(partition), self.options.partitions);
-        if partition < partitions {
-            return self.ask(at, part, call);
+    /// The partition that a client has named by its number. If there is none, the client is told.
+    fn partition_of_number(&mut self, session: SessionId, corr: u64, number: u16) -> Option<PartitionId> {
+        let partitions = self.options.partitions;
+        if number < partitions {
+            return Some(PartitionId(number));
         }
         let last = partitions.saturating_sub(1);
-        let message = format!(
-            "there is no partition {partition}: the cluster has {partitions}, the last one is {last}"
-        );
-        self.query_failed(at, part, ErrorCode::Invalid, &message);
+        let message =
+            format!("there is no partition {number}: the cluster has {partitions}, the last one is {last}");
+        self.answer(session, corr, QueryAnswer::Failed { code: ErrorCode::Invalid, message });
+        None
     }
 
     fn ask(&mut self, at: PartitionId, part: QueryPart, call: Call) {
         if !self.serves(at) {
+            self.page_answered(&part);
             let (Some((session, corr)), answer) = (part.asker(), self.not_asked(at)) else { return };
             return self.answer(session, corr, answer);
         }
         match self.partition(at) {
-            None => {}
+            None => self.page_answered(&part),
             Some(p) => match p.down() {
                 Some(why) => {
                     let text = format!("the store is away: {why}");
@@ -122,6 +126,9 @@ impl Engine {
 
     /// Asks the store the waiting questions, as far as it may.
     pub(super) fn ask_waiting(&mut self, now: Now) {
+        while let Some((at, part, call)) = self.list_pages.next() {
+            self.ask(at, part, call);
+        }
         for at in self.partitions.ids() {
             while let Some(p) = self.partitions.get_mut(at)
                 && !p.is_releasing()
@@ -129,6 +136,14 @@ impl Engine {
             {
                 self.ask_store(now, at, part, call);
             }
+        }
+    }
+
+    /// Notes that a page of pending timers is answered, if this was one.
+    fn page_answered(&mut self, part: &QueryPart) {
+        match part {
+            QueryPart::Pending { .. } => self.list_pages.answered(),
+            QueryPart::One { .. } | QueryPart::Count(_) => {}
         }
     }
 
@@ -169,6 +184,7 @@ impl Engine {
                 self.answer(session, corr, answer);
             }
             (QueryPart::Pending { session, corr, payloads }, CallAnswer::Pending(page)) => {
+                self.list_pages.answered();
                 let PendingPage { rows, next } = cut(page, payloads);
                 let rows = rows.into_iter().map(|row| self.pending_row(row, payloads)).collect();
                 self.answer(session, corr, QueryAnswer::Pending { rows, next });
@@ -240,6 +256,7 @@ impl Engine {
     }
 
     pub(super) fn query_failed(&mut self, at: PartitionId, part: QueryPart, code: ErrorCode, message: &str) {
+        self.page_answered(&part);
         match part {
             QueryPart::One { session, corr } | QueryPart::Pending { session, corr, .. } => {
                 self.answer(session, corr, QueryAnswer::Failed { code, message: message.to_owned() });

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mtimer_store::{Acquire, AcquireError, Health, InFlight, LaneError, OwnerRecord, StoreError};
 use mtimer_types::{Epoch, Nonce, PartitionId, Term, Time};
 use redis::{Pipeline, Value};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::identity::WriterIdentity;
@@ -40,6 +40,8 @@ pub(crate) struct Shared {
     pub(crate) trimming: Trimming,
     /// `None`: answers wait for no replicas.
     pub(crate) quorum: Option<Quorum>,
+    /// One partition counts at a time.
+    pub(crate) counting: Arc<Semaphore>,
 }
 
 /// The answer of the script acquire.
@@ -85,6 +87,7 @@ pub(crate) async fn acquire(
         trimmer: Arc::new(trimmer),
         known: Knowledge::new(space, shared.secret, begun, granted.prior_claim, granted.position),
         unreadable: Unreadable::default(),
+        counting: shared.counting.clone(),
         is_released: false,
     };
     owner.rebuild().await.map_err(|error| match error {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use mtimer_store::LaneError;
 use mtimer_types::{Epoch, PartitionId, Time};
 use redis::Pipeline;
+use tokio::sync::Semaphore;
 
 use super::knowledge::Knowledge;
 use super::trim::Trimmer;
@@ -17,6 +18,8 @@ pub(crate) struct Owner {
     pub(crate) trimmer: Arc<Trimmer>,
     pub(super) known: Knowledge,
     pub(super) unreadable: Unreadable,
+    /// See [`super::acquire::Shared::counting`].
+    pub(super) counting: Arc<Semaphore>,
     pub(super) is_released: bool,
 }
 

@@ -18,8 +18,9 @@ use redis::Pipeline;
 
 use super::owner::Owner;
 
-/// Slots that are read at a time: up to 8,192 timers. In tests so few that pages end between slots.
-const STEP: usize = if cfg!(test) { 2 } else { 64 };
+/// Slots that are read at a time: up to 2,048 timers, for which others wait 2 ms. In tests so few
+/// that pages end between slots.
+const STEP: usize = if cfg!(test) { 2 } else { 16 };
 /// Bytes of payloads and headers after which a page ends.
 const PAGE_BYTES: usize = 1 << 20;
 

@@ -19,7 +19,7 @@ use mtimer_store::{
     Verdict,
 };
 use mtimer_types::{Destination, Epoch, Key, Nonce, Target, Term, Time, Timer, TimerId, limits};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -144,6 +144,7 @@ impl Run {
                 network: Arc::new(server.clone()),
                 began: Instant::now(),
             },
+            counting: Arc::new(Semaphore::new(1)),
             quorum: level.is_replicated.then(|| Quorum {
                 confirmations: Arc::new(server.clone()),
                 replicas: 1,

@@ -196,6 +196,35 @@ fn a_question_that_waits_is_answered_when_the_lane_ends() {
 }
 
 #[test]
+fn whatever_becomes_of_a_page_the_next_ones_are_read() {
+    let mut rig = rig();
+    rig.join(2, "b", 10);
+    let query = |rig: &mut Rig, session: u64, corr| {
+        rig.session(session, SessionEvent::Query { corr, query: Query::Pending(all_pending(0).into()) });
+    };
+    let pages_at_the_store = |rig: &Rig| rig.unanswered.len();
+    rig.answers_wait = true;
+    (0..5).for_each(|corr| query(&mut rig, 1, corr));
+    rig.turn();
+    assert_eq!(pages_at_the_store(&rig), 2, "two at a time");
+    // Whoever asked goes away; the store is away for a while; then all are read.
+    rig.session(1, SessionEvent::Closed);
+    let (now, health) = (rig.now(), |health| Input::Health { partition: P, health });
+    rig.engine.handle(now, health(mtimer_store::Health::Down("away".into())));
+    rig.answers_wait = false;
+    rig.turn();
+    rig.engine.handle(now, health(mtimer_store::Health::Up));
+    rig.turn();
+    rig.sent.clear();
+    (0..5).for_each(|corr| query(&mut rig, 2, corr));
+    rig.turn();
+    let pages = rig.sent.iter().filter(|(_, sent)| {
+        matches!(sent, ServerMessage::Answer { answer: QueryAnswer::Pending { .. }, .. })
+    });
+    assert_eq!(pages.count(), 5);
+}
+
+#[test]
 fn a_page_of_large_payloads_is_cut_off_and_the_next_one_goes_on_there() {
     let mut rig = rig();
     let all = schedule_largest(&mut rig, 100, limits::MAX_PAYLOAD_BYTES);
