@@ -2,8 +2,7 @@
 //! done.
 
 use mtimer_protocol::{DecodeError, ErrorCode};
-use mtimer_types::InvalidTimer;
-use mtimer_types::{Ended, TimerId};
+use mtimer_types::{BulkId, Ended, InvalidTimer, TimerId};
 
 /// Says why a client could not connect.
 #[derive(Debug, thiserror::Error)]
@@ -252,6 +251,73 @@ impl ScheduleError {
             Self::Ended { .. } => false,
             Self::Request { error, .. } => error.has_no_side_effects(),
         }
+    }
+}
+
+/// Says why a bulk job was not begun in every partition.
+///
+/// Where it was begun it is done. Begin it again under the same id
+/// ([`Client::begin_bulk_as`](crate::Client::begin_bulk_as)), or stop it
+/// ([`Client::stop_bulk`](crate::Client::stop_bulk)).
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BulkError {
+    /// It breaks a limit. It was not sent.
+    #[error(transparent)]
+    Invalid(#[from] InvalidTimer),
+    /// Some partitions have as many jobs under way as may be.
+    #[error(
+        "{jobs} bulk jobs are at work or wait, as many as may: stop one, or wait for the end of one, and begin {id} \
+         again; it was begun in {} so far", partitions(*begun)
+    )]
+    TooMany {
+        /// The job's id.
+        id: BulkId,
+        /// Partitions that have it.
+        begun: u16,
+        /// Jobs under way where there are most.
+        jobs: u32,
+    },
+    /// A request failed.
+    #[error("bulk job {id}: {error}; it was begun in {}", partitions(*begun))]
+    Request {
+        /// The job's id.
+        id: BulkId,
+        /// Partitions that have it, and have said so.
+        begun: u16,
+        /// Why another does not have it.
+        #[source]
+        error: RequestError,
+    },
+}
+
+impl BulkError {
+    /// Says whether beginning it again under the same id can help.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Invalid(_) => false,
+            Self::TooMany { .. } => true,
+            // A partition that has the job already keeps it.
+            Self::Request { error: RequestError::Unknown { .. }, .. } => true,
+            Self::Request { error, .. } => error.is_retryable(),
+        }
+    }
+
+    /// Says whether it is certain that no partition has the job by this call.
+    pub fn has_no_side_effects(&self) -> bool {
+        match self {
+            Self::Invalid(_) => true,
+            Self::TooMany { begun, .. } => *begun == 0,
+            Self::Request { begun, error, .. } => *begun == 0 && error.has_no_side_effects(),
+        }
+    }
+}
+
+/// A number of partitions, for a message.
+fn partitions(n: u16) -> String {
+    match n {
+        0 => "no partition".to_owned(),
+        1 => "1 partition".to_owned(),
+        n => format!("{n} partitions"),
     }
 }
 

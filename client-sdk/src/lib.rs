@@ -60,6 +60,8 @@
 //!   [`Client::extend_deadline`] and [`Client::get`]: an id, or [`Destination::key`].
 //! - [`Client::list`] finds timers by what a [`Filter`] says, in the order in which they fire;
 //!   [`Client::destinations`] says how many there are.
+//! - A [`Bulk`] job does one action on every timer that a [`Filter`] finds; brokers carry it out
+//!   ([`Client::begin_bulk`]).
 //! - A handler gets a [`Callback`] and returns an [`Outcome`]: done, another attempt, or a dead
 //!   letter. See [`Register`].
 //! - A [`Time`] is of the cluster's clock. [`SystemTime`](std::time::SystemTime) and
@@ -84,7 +86,8 @@
 //! two things: [`RequestError::is_retryable`], whether another try can help, and
 //! [`RequestError::has_no_side_effects`], whether it is certain that nothing was done.
 //!
-//! - Cancel, reschedule, extend deadline, purge and all questions can be called again in any case.
+//! - Cancel, reschedule, extend deadline, purge and all questions can be called again in any case, a
+//!   bulk job can be begun again under its id.
 //! - A schedule can be called again with the same id ([`Client::prepare`]): it never makes a second
 //!   timer. A clone without an id is another timer.
 //! - After [`RequestError::Unknown`] nobody can tell any more by repeating: ask [`Client::get`].
@@ -134,6 +137,7 @@ mod guide {
 mod answer;
 mod batch;
 mod builder;
+mod bulk;
 mod callback;
 mod client;
 mod clock;
@@ -167,9 +171,10 @@ mod trace;
 
 pub use answer::{DeadFilter, DestinationFilter, Destinations, Info, Replayed, Scheduled, Stats};
 pub use builder::ClientBuilder;
+pub use bulk::BulkProgress;
 pub use callback::{Callback, Outcome};
 pub use client::Client;
-pub use error::{CloseError, ConnectError, RegisterError, RequestError, ScheduleError};
+pub use error::{BulkError, CloseError, ConnectError, RegisterError, RequestError, ScheduleError};
 pub use list::{ListCursor, ParseCursorError, TimerList};
 pub use listing::Listing;
 pub use probe::Probe;
@@ -185,12 +190,13 @@ pub use mtimer_protocol::ops::{
     CancelReply as Cancelled, ExtendDeadlineReply as Extended, RescheduleReply as Rescheduled,
 };
 pub use mtimer_protocol::{
-    BrokerEntry, BrokerLoad, BrokerView, ClientView, ClusterView, DeadRow, DestinationCounts, ErrorCode,
-    MemberView, ParkedDestination, PartitionView, PendingRow as ListedTimer, Status, TimerState, TimerView,
-    Topology, UnconfirmedRow,
+    BrokerEntry, BrokerLoad, BrokerView, BulkState, ClientView, ClusterView, DeadRow, DestinationCounts,
+    ErrorCode, MemberView, ParkedDestination, PartitionView, PendingRow as ListedTimer, Status, TimerState,
+    TimerView, Topology, UnconfirmedRow,
 };
 pub use mtimer_types::{
-    DeadReason, Destination, Ended, Epoch, ExtensionError, Extensions, Filter, HeaderError, Headers,
-    InvalidTimer, Key, KeyPolicy, Mode, NameError, PartitionId, RetryTiers, Target, Term, Time, Timer,
-    TimerId, id::ParseIdError, limits,
+    Bulk, BulkAction, BulkFailure, BulkId, BulkObstacle, DeadReason, Destination, Ended, Epoch,
+    ExtensionError, Extensions, Filter, HeaderError, Headers, InvalidBulk, InvalidTimer, Key, KeyPolicy,
+    Mode, NameError, NoBulkId, PartitionId, RetryTiers, Target, Term, Time, Timer, TimerId, id::ParseIdError,
+    limits,
 };

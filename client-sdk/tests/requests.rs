@@ -431,6 +431,7 @@ async fn answers_of_every_kind_reach_their_calls() {
                         Query::Unconfirmed { .. } => QueryAnswer::Unconfirmed { rows: vec![], next: None },
                         Query::Pending(_) => QueryAnswer::Pending { rows: vec![], next: None },
                         Query::Counts(_) => QueryAnswer::Counts { rows: vec![], next: None, uncounted: 2 },
+                        Query::Bulks { .. } => QueryAnswer::Bulks(vec![]),
                         Query::Status => QueryAnswer::Status(Status { sessions: 3, ..Status::default() }),
                         Query::Cluster | Query::Broker | Query::Drain { .. } | Query::Ready => {
                             QueryAnswer::Done
@@ -454,6 +455,7 @@ async fn answers_of_every_kind_reach_their_calls() {
     assert_eq!(client.unconfirmed().next().await, Ok(None));
     assert_eq!(client.list(dest()).next().await, Ok(None));
     assert_eq!(client.destinations(dest()).await, Ok(Destinations { rows: vec![], uncounted: 16 }));
+    assert_eq!(client.bulks().await, Ok(vec![]));
     assert_eq!(client.status().await.unwrap().sessions, 3);
     client.close().await.unwrap();
     assert_eq!(client.status().await, Err(RequestError::Closed));

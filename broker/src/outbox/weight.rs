@@ -1,8 +1,8 @@
 //! About how many bytes a message takes while it waits.
 
 use mtimer_protocol::{
-    BrokerEntry, ClientView, DestinationCounts, MemberView, OpReply, PeerAnswer, QueryAnswer, ServerMessage,
-    TimerView, Topology,
+    BrokerEntry, BulkView, ClientView, DestinationCounts, MemberView, OpReply, PeerAnswer, QueryAnswer,
+    ServerMessage, TimerView, Topology,
 };
 use mtimer_types::{Timer, limits};
 
@@ -51,6 +51,10 @@ fn answer_weight(answer: &QueryAnswer) -> usize {
             let names = |row: &DestinationCounts| row.dest.group().len() + row.dest.app().len();
             size_of_val(rows.as_slice()) + rows.iter().map(names).sum::<usize>()
         }
+        QueryAnswer::Bulks(jobs) => {
+            let of = |job: &BulkView| job.bulk.filter.bytes() + size_of_val(job.failures.as_slice());
+            size_of_val(jobs.as_slice()) + jobs.iter().map(of).sum::<usize>()
+        }
         QueryAnswer::Status(status) => status.counters.len() * 64,
         QueryAnswer::Cluster(view) => {
             let of = |m: &MemberView| size_of::<MemberView>() + m.address.len() + m.software.len();
@@ -73,18 +77,29 @@ fn timer_weight(timer: &Timer) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use mtimer_protocol::{BrokerView, ClusterView};
-    use mtimer_types::Term;
-    use mtimer_types::limits::MAX_EPOCH;
+    use mtimer_protocol::{BrokerView, BulkState, ClusterView, sample};
+    use mtimer_types::limits::{MAX_BULK_FAILURES, MAX_BULK_JOBS, MAX_EPOCH};
+    use mtimer_types::{BulkFailure, BulkObstacle, Term};
 
     use super::*;
 
     #[test]
-    fn what_tells_of_a_whole_cluster_weighs_as_much() {
+    fn answers_with_many_rows_weigh_as_much_as_they_take() {
         let topology = Topology { owners: vec![Some(0); 1_024], ..Topology::default() };
         let views = vec![Default::default(); 1_024];
         let broker = BrokerView { partitions: views, ..BrokerView::default() };
         let cluster = ClusterView { topology: topology.clone(), ..ClusterView::default() };
+        let failure = BulkFailure { id: sample::id(), why: BulkObstacle::KeyTaken };
+        let job = BulkView {
+            id: sample::bulk_id(),
+            bulk: sample::bulks().remove(0),
+            state: BulkState::Done,
+            begun: sample::time(0),
+            ended: Some(sample::time(1)),
+            done: u64::MAX,
+            not_done: u64::MAX,
+            failures: vec![failure; MAX_BULK_FAILURES],
+        };
         let answer = |answer| ServerMessage::Answer { corr: 1, answer };
         for message in [
             ServerMessage::Topology(topology.clone()),
@@ -96,6 +111,7 @@ mod tests {
             }),
             answer(QueryAnswer::Cluster(cluster)),
             answer(QueryAnswer::Broker(broker)),
+            answer(QueryAnswer::Bulks(vec![job; MAX_BULK_JOBS])),
         ] {
             let encoded = mtimer_protocol::encode(&message).unwrap().len();
             assert!(weight(&message) >= encoded, "{} of {encoded} bytes", weight(&message));

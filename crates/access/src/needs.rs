@@ -3,6 +3,7 @@
 //! Every `match` here is exhaustive, so a new message, operation, query or role does not compile
 //! until its permission is decided.
 
+use mtimer_protocol::ops::Subject;
 use mtimer_protocol::{ClientMessage, CountsQuery, Query, RequestOp, Role};
 use mtimer_types::{Destination, Filter, Target, TimerId, Verb};
 
@@ -54,7 +55,7 @@ impl Requirement<'_> {
 }
 
 /// Returns a pattern that covers every destination of this group and this app.
-fn pattern_of(group: Option<&str>, app: Option<&str>) -> Pattern {
+pub(crate) fn pattern_of(group: Option<&str>, app: Option<&str>) -> Pattern {
     let Some(group) = group else { return Pattern::All };
     match app {
         Some(app) => Destination::new(group, app).map_or(Pattern::All, Pattern::One),
@@ -92,10 +93,12 @@ pub fn of_message(message: &ClientMessage) -> Requirement<'_> {
 
 /// Returns the permission that an operation needs.
 pub fn of_op(op: &RequestOp) -> Requirement<'_> {
-    match op.subject().dest() {
-        Some(dest) => Requirement::On(op.verb(), dest),
+    let (verb, subject) = (op.verb(), op.subject());
+    match (subject, subject.dest()) {
+        (Subject::Bulk { group, app, .. }, _) => Requirement::OnMatching(verb, group, app),
+        (_, Some(dest)) => Requirement::On(verb, dest),
         // Which destination it is, only the store knows.
-        None => Requirement::Everywhere(op.verb()),
+        (_, None) => Requirement::Everywhere(verb),
     }
 }
 
@@ -106,7 +109,7 @@ pub fn of_query(query: &Query) -> Requirement<'_> {
         Query::Get(Target::Key(dest, _)) => Requirement::On(Verb::Read, dest),
         // A barrier: the answer tells a client that its earlier messages were taken in.
         Query::Get(Target::Id(TimerId::NOBODYS)) => Requirement::Nothing,
-        Query::Get(Target::Id(_)) | Query::Dead { .. } | Query::Unconfirmed { .. } => {
+        Query::Get(Target::Id(_)) | Query::Dead { .. } | Query::Unconfirmed { .. } | Query::Bulks { .. } => {
             Requirement::Somewhere(Verb::Read)
         }
         // To leave out the rows of other destinations is not enough: by where a page ends it tells

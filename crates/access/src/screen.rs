@@ -1,7 +1,7 @@
 //! Checks of messages with several parts: the operations of a request, the rows of an answer.
 
 use mtimer_protocol::{ErrorCode, PendingRow, QueryAnswer, Request};
-use mtimer_types::{Destination, Time, TimerId, Verb};
+use mtimer_types::{Destination, Filter, Time, TimerId, Verb};
 
 use crate::needs;
 use crate::principal::Principal;
@@ -20,7 +20,7 @@ pub fn denied_ops(who: &Principal, request: &Request) -> Vec<(usize, String)> {
 /// Removes the rows that this principal may not read from an answer.
 ///
 /// A timer that was asked for by its id is refused without its destination; rows of lists are left
-/// out, so that a page may have fewer rows than asked for. A page of pending timers may end before
+/// out, so that a page may have fewer rows than asked for, and so are bulk jobs. A page of pending timers may end before
 /// the timer of another destination. Whoever knows its id could settle it, so the page names it
 /// only as far as it has to.
 pub fn screen(who: &Principal, answer: &mut QueryAnswer) {
@@ -46,6 +46,11 @@ pub fn screen(who: &Principal, answer: &mut QueryAnswer) {
             rows.retain(|row| may_read(&row.dest));
             *next = next.take().filter(may_read);
         }
+        // A job tells of all that its filter covers: names of keys and headers, counts, ids.
+        QueryAnswer::Bulks(jobs) => jobs.retain(|job| {
+            let Filter { group, app, .. } = &job.bulk.filter;
+            who.allows_all(Verb::Read, &needs::pattern_of(group.as_deref(), app.as_deref()))
+        }),
         QueryAnswer::Status(status) => {
             status.parked_destinations.retain(|parked| may_read(&parked.dest));
         }
@@ -74,8 +79,8 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
     use mtimer_protocol::sample::{dest, id, plain_timer, time};
-    use mtimer_protocol::{DestinationCounts, TimerState, TimerView};
-    use mtimer_types::Timer;
+    use mtimer_protocol::{BulkState, BulkView, DestinationCounts, TimerState, TimerView};
+    use mtimer_types::{Bulk, BulkAction, BulkId, Timer};
 
     use super::*;
     use crate::grant::Grant;
@@ -133,6 +138,41 @@ mod tests {
         assert_eq!(screened(&reader("*")), (vec![other.clone(), dest()], Some(dest())));
         assert_eq!(screened(&reader("orders/*")), (vec![dest()], Some(dest())));
         assert_eq!(screened(&reader("bank/pay")), (vec![other.clone()], None));
+    }
+
+    #[test]
+    fn bulk_jobs_are_told_only_to_those_who_may_read_all_that_they_are_about() {
+        let name = |name: &str| Some(name.to_owned());
+        let filters = [
+            Filter::of(&dest()),
+            Filter { key_prefix: name("order-"), ..Filter::of(&dest()) },
+            Filter { group: name("orders"), ..Filter::default() },
+            Filter { app: name("billing"), ..Filter::default() },
+            Filter::default(),
+            // No destination has such a name.
+            Filter { group: name("\n"), ..Filter::default() },
+        ];
+        let job = |(id, filter)| BulkView {
+            id: BulkId(id),
+            bulk: Bulk::new(BulkAction::Cancel, filter),
+            state: BulkState::Working,
+            begun: time(0),
+            ended: None,
+            done: 1,
+            not_done: 0,
+            failures: vec![],
+        };
+        let jobs: Vec<BulkView> = (0..).zip(filters).map(job).collect();
+        let screened = |pattern: &str| {
+            let mut answer = QueryAnswer::Bulks(jobs.clone());
+            screen(&reader(pattern), &mut answer);
+            let QueryAnswer::Bulks(jobs) = answer else { panic!("{answer:?}") };
+            jobs.iter().map(|job| job.id.0).collect::<Vec<_>>()
+        };
+        assert_eq!(screened("*"), [0, 1, 2, 3, 4, 5]);
+        assert_eq!(screened("orders/*"), [0, 1, 2]);
+        assert_eq!(screened("orders/billing"), [0, 1]);
+        assert_eq!(screened("bank/pay"), []);
     }
 
     #[test]

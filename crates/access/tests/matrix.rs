@@ -4,13 +4,13 @@
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 use mtimer_access::{Grant, Principal, Verb, needs};
-use mtimer_protocol::ops::Subject;
-use mtimer_protocol::sample::{all_counts, all_pending, by_key, dest, id};
+use mtimer_protocol::ops::{StopBulk, Subject};
+use mtimer_protocol::sample::{all_counts, all_pending, bulk_id, by_key, dest, id};
 use mtimer_protocol::{
     BrokerLoad, ClientMessage, CountsQuery, Heartbeat, Hello, MAGIC, PeerRequest, PendingQuery, Query,
     RequestOp, Role, Settlement, VERSION,
 };
-use mtimer_types::{Epoch, Filter, HandlerOutcome, Target, Term, TimerId};
+use mtimer_types::{Epoch, Filter, HandlerOutcome, PartitionId, Target, Term, TimerId};
 
 /// Where a verb is granted, in the order of the columns below. All requests are about orders/billing.
 const PATTERNS: [&str; 4] = ["orders/billing", "orders/*", "*", "bank/pay"];
@@ -49,6 +49,7 @@ fn needed(op: &RequestOp) -> (Verb, [bool; 4]) {
         Subject::New(_) | Subject::Retained(_) => "",
         Subject::Named(Target::Key(..)) => " by key",
         Subject::Named(Target::Id(_)) => " by id",
+        Subject::Bulk { .. } => "",
     };
     // "by key" at the end of a row is said of all its names.
     let is_its = |requests: &str| {
@@ -67,10 +68,18 @@ fn needed(op: &RequestOp) -> (Verb, [bool; 4]) {
     let enough = match on {
         "the destination" => ON_DEST,
         "`*`" => EVERYWHERE,
+        ON_MATCHING => match op.subject() {
+            Subject::Bulk { group: Some(_), app: Some(_), .. } => ON_DEST,
+            Subject::Bulk { group: Some(_), app: None, .. } => ON_GROUP,
+            _ => EVERYWHERE,
+        },
         other => panic!("docs/security.md: `{name}{by}` needs {verb} on {other}: unknown here"),
     };
     (verb.trim_matches('`').parse().unwrap(), enough)
 }
+
+/// What `docs/security.md` says of requests about all timers of a group and an app.
+const ON_MATCHING: &str = "the destination, if group and app are given; `group/*`, if the group is; else `*`";
 
 /// The name of an operation as documents write it: `ExtendDeadline` is "extend deadline".
 fn in_words(op: &RequestOp) -> String {
@@ -119,6 +128,7 @@ fn messages() -> Vec<(ClientMessage, Verb, [bool; 4])> {
         (counts(None, name("billing")), Verb::Read, EVERYWHERE),
         (counts(None, None), Verb::Read, EVERYWHERE),
         (counts(name("\n"), None), Verb::Read, EVERYWHERE),
+        (query(Query::Bulks { partition: 0 }), Verb::Read, ANYWHERE),
         (query(Query::Status), Verb::Read, EVERYWHERE),
         (query(Query::Cluster), Verb::Read, EVERYWHERE),
         (query(Query::Broker), Verb::Read, EVERYWHERE),
@@ -150,7 +160,11 @@ fn check_row(what: &str, need: needs::Requirement<'_>, needed: Verb, enough: [bo
 
 #[test]
 fn every_operation_needs_its_verb() {
-    for op in RequestOp::samples() {
+    // The samples of bulk jobs have all of group and app or none.
+    let name = |name: &str| Some(name.to_owned());
+    let stop = |group, app| StopBulk { partition: PartitionId(0), id: bulk_id(), group, app }.into();
+    let more = [stop(name("orders"), None), stop(None, name("billing"))];
+    for op in RequestOp::samples().into_iter().chain(more) {
         let (verb, enough) = needed(&op);
         check_row(&format!("{op:?}"), needs::of_op(&op), verb, enough);
     }

@@ -25,13 +25,14 @@ const PROGRAMS: [&str; 7] = [
     "docker compose -f deploy/compose/compose.yaml run --rm --entrypoint mtimer tokens",
 ];
 /// Placeholders for values of the reader, each with an example.
-const EXAMPLES: [(&str, &str); 6] = [
+const EXAMPLES: [(&str, &str); 7] = [
     ("ID", "01m84pgrsf000amph7qypf5cy3"),
     ("CURSOR", "01b977d7aafa01m84pjmey001c3d780afg80sr"),
     ("URL", "redis://127.0.0.1:6379"),
     ("ADDR", "127.0.0.1:7400"),
     ("WORK", "lateness"),
     ("N", "100"),
+    ("JOB", "5f0c2a9e6d1b47338a90c4be17f26d53"),
 ];
 /// Texts that begin with the name of the program and are messages, not commands.
 const MESSAGES: [&str; 1] = ["mtimer does not trust the server's certificate"];

@@ -9,7 +9,9 @@ use std::process::ExitCode;
 
 use mtimer_broker::config::ConfigError;
 use mtimer_broker::{BrokerError, StartError};
-use mtimer_client::{CloseError, ConnectError, ErrorCode, RegisterError, RequestError, ScheduleError};
+use mtimer_client::{
+    BulkError, CloseError, ConnectError, ErrorCode, RegisterError, RequestError, ScheduleError,
+};
 use mtimer_store::StoreError;
 
 /// The exit codes.
@@ -160,6 +162,16 @@ pub(crate) fn of_schedule(error: &ScheduleError) -> Exit {
     }
 }
 
+/// The exit code of a bulk job that was not begun everywhere.
+fn of_bulk(error: &BulkError) -> Exit {
+    match error {
+        BulkError::Invalid(_) => E::Refused,
+        BulkError::TooMany { begun: 1.., .. } | BulkError::Request { begun: 1.., .. } => E::Partly,
+        BulkError::TooMany { begun: 0, .. } => E::NotNow,
+        BulkError::Request { begun: 0, error, .. } => of_request(error),
+    }
+}
+
 fn of_store(error: &StoreError) -> Exit {
     match error {
         StoreError::Unavailable(_) => E::NotNow,
@@ -224,6 +236,7 @@ failure_from! {
     ConnectError => of_connect,
     RequestError => of_request,
     ScheduleError => of_schedule,
+    BulkError => of_bulk,
     StoreError => of_store,
     BrokerError => of_broker,
     StartError => of_start,

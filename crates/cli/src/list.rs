@@ -1,11 +1,12 @@
 //! `mtimer list`: the timers that wait, in the order in which they fire.
 
 use clap::Args;
-use mtimer_client::{Client, Filter, ListCursor, ListedTimer, Time, TimerList};
+use mtimer_client::{Client, ListCursor, ListedTimer, TimerList};
 use serde_json::{Map, Value};
 
-use super::args::{ClientArgs, DEFAULT_BROKER, name_and_value};
+use super::args::{ClientArgs, DEFAULT_BROKER};
 use super::exit::Failure;
+use super::filter::{FilterArgs, PendingArgs};
 use super::output::{Output, TextTable, counted, note, plain, shell_quoted};
 use super::{moment, view};
 
@@ -27,30 +28,10 @@ use super::{moment, view};
     mtimer list --header tenant=acme --json | jq -r .id\n  \
     mtimer list --retrying --payloads")]
 pub(crate) struct ListCommand {
-    /// Only of this group
-    #[arg(long)]
-    group: Option<String>,
-    /// Only of this app
-    #[arg(long)]
-    app: Option<String>,
-    /// Only with a key that begins like this; '' for all that have a key
-    #[arg(long, value_name = "PREFIX")]
-    key_prefix: Option<String>,
-    /// Only with this header, such as tenant=acme
-    #[arg(long, value_name = "NAME=VALUE", value_parser = name_and_value)]
-    header: Option<(String, String)>,
-    /// Only what fires then or later: RFC 3339, or milliseconds since 1970
-    #[arg(long, value_name = "TIME", value_parser = moment::time)]
-    from: Option<Time>,
-    /// Only what fires then or earlier: RFC 3339, or milliseconds since 1970
-    #[arg(long, value_name = "TIME", value_parser = moment::time)]
-    until: Option<Time>,
-    /// Only what waits for a retry after a failed attempt
-    #[arg(long, conflicts_with = "first")]
-    retrying: bool,
-    /// Only what waits for its first attempt
-    #[arg(long)]
-    first: bool,
+    #[command(flatten)]
+    filter: FilterArgs,
+    #[command(flatten)]
+    pending: PendingArgs,
     /// At most so many
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
@@ -80,21 +61,16 @@ impl ListCommand {
     }
 
     fn timers(&self, client: &Client) -> TimerList {
-        let filter = Filter {
-            group: self.group.clone(),
-            app: self.app.clone(),
-            key_prefix: self.key_prefix.clone(),
-            header: self.header.clone(),
-        };
-        let mut timers = client.list(filter).page(u32::try_from(self.limit).unwrap_or(u32::MAX));
-        if let Some(from) = self.from {
+        let page = u32::try_from(self.limit).unwrap_or(u32::MAX);
+        let mut timers = client.list(self.filter.filter()).page(page);
+        if let Some(from) = self.pending.from {
             timers = timers.from(from);
         }
-        if let Some(until) = self.until {
+        if let Some(until) = self.pending.until {
             timers = timers.until(until);
         }
-        if self.retrying || self.first {
-            timers = timers.retrying(self.retrying);
+        if let Some(retrying) = self.pending.retrying() {
+            timers = timers.retrying(retrying);
         }
         if let Some(cursor) = self.cursor {
             timers = timers.after(cursor);
@@ -169,16 +145,17 @@ impl ListCommand {
     /// The command that shows what follows, as it can be typed. Without tokens and the like.
     fn going_on(&self, cursor: ListCursor) -> String {
         let mut words = vec!["mtimer".to_owned(), "list".to_owned()];
-        let header = self.header.as_ref().map(|(name, value)| format!("{name}={value}"));
+        let FilterArgs { group, app, key_prefix, header } = self.filter.clone();
+        let header = header.map(|(name, value)| format!("{name}={value}"));
         let broker = Some(&self.client.broker).filter(|broker| *broker != DEFAULT_BROKER);
         // Without --from: all that follows is behind it.
         let values = [
             ("--broker", broker.cloned()),
-            ("--group", self.group.clone()),
-            ("--app", self.app.clone()),
-            ("--key-prefix", self.key_prefix.clone()),
+            ("--group", group),
+            ("--app", app),
+            ("--key-prefix", key_prefix),
             ("--header", header),
-            ("--until", self.until.map(moment::as_flag)),
+            ("--until", self.pending.until.map(moment::as_flag)),
             ("--limit", Some(self.limit.to_string())),
             ("--cursor", Some(cursor.to_string())),
         ];
@@ -188,8 +165,8 @@ impl ListCommand {
                 words.push(shell_quoted(&format!("{flag}={value}")));
             }
         }
-        let switches =
-            [("--retrying", self.retrying), ("--first", self.first), ("--payloads", self.payloads)];
+        let PendingArgs { retrying, first, .. } = self.pending;
+        let switches = [("--retrying", retrying), ("--first", first), ("--payloads", self.payloads)];
         words.extend(switches.into_iter().filter(|(_, is_on)| *is_on).map(|(flag, _)| flag.to_owned()));
         words.join(" ")
     }
@@ -198,6 +175,7 @@ impl ListCommand {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use mtimer_client::Time;
 
     use super::*;
 

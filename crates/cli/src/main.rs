@@ -9,6 +9,7 @@
 mod args;
 mod bench;
 mod broker;
+mod bulk;
 mod cluster;
 mod completions;
 mod confirm;
@@ -22,6 +23,7 @@ mod exec;
 mod exec_check;
 mod exit;
 mod file;
+mod filter;
 mod flags;
 mod list;
 mod listen;
@@ -105,6 +107,8 @@ enum Command {
     Listen(listen::Listen),
     #[command(subcommand)]
     Dead(dead::Dead),
+    #[command(subcommand)]
+    Bulk(Box<bulk::BulkCommand>),
     Ping(ping::Ping),
     Status(status::StatusCommand),
     Repair(repair::Repair),
@@ -203,6 +207,7 @@ fn run(command: Command, out: Output) -> Result<(), Failure> {
             Command::Count(count) => count.run(out).await,
             Command::Listen(listen) => listen.run(out).await,
             Command::Dead(dead) => dead.run(out).await,
+            Command::Bulk(bulk) => bulk.run(out).await,
             Command::Ping(ping) => ping.run(out).await,
             Command::Status(status) => status.run(out).await,
             Command::Repair(repair) => repair.run(out).await,

@@ -20,7 +20,7 @@ pub(crate) fn put_payload(object: &mut Map<String, Value>, payload: &[u8]) {
 }
 
 /// Puts a time into an object: in milliseconds, and so that people can read it.
-fn put_time(object: &mut Map<String, Value>, name: &str, time: Option<Time>) {
+pub(crate) fn put_time(object: &mut Map<String, Value>, name: &str, time: Option<Time>) {
     object.insert(format!("{name}_ms"), json!(time));
     object.insert(name.to_owned(), json!(time.map(shown)));
 }

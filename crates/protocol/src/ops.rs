@@ -2,6 +2,7 @@
 //!
 //! The order of the operations, and of variants and fields, is the wire format, see `message`.
 
+mod begin_bulk;
 mod cancel;
 mod extend_deadline;
 mod operation;
@@ -9,11 +10,13 @@ mod purge;
 mod replay;
 mod reschedule;
 mod schedule;
+mod stop_bulk;
 mod subject;
 
 use mtimer_types::{InvalidTimer, Time, Verb};
 use serde::{Deserialize, Serialize};
 
+pub use self::begin_bulk::{BeginBulk, BeginBulkReply};
 pub use self::cancel::{Cancel, CancelReply};
 pub use self::extend_deadline::{ExtendDeadline, ExtendDeadlineReply};
 pub use self::operation::{NotDone, Operation, Reply};
@@ -21,6 +24,7 @@ pub use self::purge::{Purge, PurgeReply};
 pub use self::replay::{Replay, ReplayReply};
 pub use self::reschedule::{Reschedule, RescheduleReply};
 pub use self::schedule::{Schedule, ScheduleReply};
+pub use self::stop_bulk::{StopBulk, StopBulkReply};
 pub use self::subject::Subject;
 use crate::error::ErrorCode;
 use crate::sample::Source;
@@ -188,6 +192,8 @@ operations! {
     Replay => ReplayReply,
     Purge => PurgeReply,
     ExtendDeadline => ExtendDeadlineReply,
+    BeginBulk => BeginBulkReply,
+    StopBulk => StopBulkReply,
 }
 
 impl RequestOp {

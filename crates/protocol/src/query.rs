@@ -2,8 +2,10 @@
 //!
 //! The order of variants and fields is the wire format, see [`crate::message`].
 
-use mtimer_types::limits::{MAX_BROKERS, MAX_PAGE};
-use mtimer_types::{DeadReason, Destination, Epoch, Filter, Target, Time, Timer, TimerId};
+use mtimer_types::limits::{MAX_BROKERS, MAX_BULK_FAILURES, MAX_BULK_JOBS, MAX_PAGE};
+use mtimer_types::{
+    Bulk, BulkFailure, BulkId, DeadReason, Destination, Epoch, Filter, Target, Time, Timer, TimerId,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::bounded::at_most;
@@ -61,6 +63,11 @@ pub enum Query {
     Pending(Box<PendingQuery>),
     /// How many timers each destination has in one partition, in the order of destinations.
     Counts(CountsQuery),
+    /// The bulk jobs of one partition, ended ones included.
+    Bulks {
+        /// The partition.
+        partition: u16,
+    },
 }
 
 /// Which pending timers a [`Query::Pending`] asks for, and what to tell of them.
@@ -162,6 +169,43 @@ pub enum QueryAnswer {
         /// 0.
         uncounted: u64,
     },
+    /// To [`Query::Bulks`], in the order in which they were begun.
+    Bulks(#[serde(deserialize_with = "at_most::<MAX_BULK_JOBS, _, _>")] Vec<BulkView>),
+}
+
+/// A bulk job in one partition.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct BulkView {
+    /// Its name, the same in every partition.
+    pub id: BulkId,
+    /// What it does.
+    pub bulk: Bulk,
+    /// How far it has come.
+    pub state: BulkState,
+    /// When it was filed here.
+    pub begun: Time,
+    /// When it ended here.
+    pub ended: Option<Time>,
+    /// On how many timers it has acted; of a dry run: on how many it would.
+    pub done: u64,
+    /// On how many it could not.
+    pub not_done: u64,
+    /// The first of these.
+    #[serde(deserialize_with = "at_most::<MAX_BULK_FAILURES, _, _>")]
+    pub failures: Vec<BulkFailure>,
+}
+
+/// How far a bulk job has come in a partition.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum BulkState {
+    /// It waits for an earlier one about the same kind of timers, live or retained.
+    Waiting,
+    /// At work.
+    Working,
+    /// Somebody has stopped it.
+    Stopped,
+    /// It has come to its end.
+    Done,
 }
 
 /// A timer as `get` shows it.

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use mtimer_types::extensions::{FIRST_UNASSIGNED, VOLATILE};
 use mtimer_types::{
-    Destination, Extensions, Filter, Headers, Key, KeyPolicy, Mode, PartitionId, RetryTiers, Target, Time,
-    Timer, TimerId,
+    Bulk, BulkAction, BulkId, Destination, Extensions, Filter, Headers, Key, KeyPolicy, Mode, PartitionId,
+    RetryTiers, Target, Time, Timer, TimerId,
 };
 
 use crate::query::{CountsQuery, PendingQuery};
@@ -31,6 +31,9 @@ pub trait Source {
 
     /// The number of a new request.
     fn request(&mut self) -> u64;
+
+    /// A bulk job of a partition, begun before or not.
+    fn bulk(&mut self) -> (PartitionId, BulkId, Bulk);
 }
 
 /// Always the same parts.
@@ -42,6 +45,7 @@ pub struct Parts {
     pub retained: TimerId,
     pub time: Time,
     pub request: u64,
+    pub bulk: (PartitionId, BulkId, Bulk),
 }
 
 impl Source for Parts {
@@ -63,6 +67,10 @@ impl Source for Parts {
 
     fn request(&mut self) -> u64 {
         self.request
+    }
+
+    fn bulk(&mut self) -> (PartitionId, BulkId, Bulk) {
+        self.bulk.clone()
     }
 }
 
@@ -89,6 +97,39 @@ pub fn key() -> Key {
 /// A timer that is named by its key.
 pub fn by_key() -> Target {
     Target::Key(dest(), key())
+}
+
+/// The name of a bulk job.
+pub fn bulk_id() -> BulkId {
+    BulkId(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef)
+}
+
+/// Bulk jobs with everything and with nothing that can be left out, and with each action.
+pub fn bulks() -> Vec<Bulk> {
+    let full = Bulk {
+        filter: Filter {
+            group: Some("orders".into()),
+            app: Some("billing".into()),
+            key_prefix: Some("order-".into()),
+            header: Some(("tenant".into(), "acme".into())),
+        },
+        retrying: Some(true),
+        from: time(0),
+        until: time(9_000),
+        rate: 1_000,
+        dry_run: true,
+        ..Bulk::new(BulkAction::Cancel, Filter::default())
+    };
+    let due = time(60_000);
+    let actions = [
+        BulkAction::Cancel,
+        BulkAction::Shift { ms: -3_600_000 },
+        BulkAction::MoveTo { due },
+        BulkAction::Replay,
+        BulkAction::Purge,
+    ];
+    let bare = actions.map(|action| Bulk::new(action, Filter::default()));
+    std::iter::once(full).chain(bare).collect()
 }
 
 /// A question for all pending timers of a partition, a hundred at a time.

@@ -11,7 +11,9 @@ use mtimer_protocol::{
     ClientMessage, DecodeError, EncodeError, QueryAnswer, Request, RequestOp, ServerMessage, Settlement,
     decode, encode, frame_codec,
 };
-use mtimer_types::limits::{MAX_BATCH, MAX_BROKERS, MAX_CREDIT, MAX_FRAME, MAX_PAGE, MAX_PARTITIONS};
+use mtimer_types::limits::{
+    MAX_BATCH, MAX_BROKERS, MAX_BULK_FAILURES, MAX_BULK_JOBS, MAX_CREDIT, MAX_FRAME, MAX_PAGE, MAX_PARTITIONS,
+};
 use proptest::prelude::*;
 use samples::{from_client, from_server};
 use tokio_util::codec::Decoder;
@@ -70,11 +72,16 @@ fn lengths_that_lie_are_refused_before_anything_is_reserved() {
             assert!(client(&[head, length].concat()).is_err());
         }
         // The last: a topology's leader, brokers and owners, a cluster's members, a broker's
-        // partitions, pending timers, counts.
+        // partitions, pending timers, counts, bulk jobs.
         let topology: &[u8] = &[9, 1, 1, 0];
         let heads = [&[2u8, 1][..], &[3, 1, 1], &[4, 1], &[5, 1], &[9, 1, 1], topology, &[9, 1, 1, 0, 0]];
-        let views: [&[u8]; 4] =
-            [&[3, 1, 6, 1, 1, 0, 0, 0, 0, 1], &[3, 1, 7, 0, 1, 2, 3, 4], &[3, 1, 10], &[3, 1, 11]];
+        let views: [&[u8]; 5] = [
+            &[3, 1, 6, 1, 1, 0, 0, 0, 0, 1],
+            &[3, 1, 7, 0, 1, 2, 3, 4],
+            &[3, 1, 10],
+            &[3, 1, 11],
+            &[3, 1, 12],
+        ];
         for head in heads.into_iter().chain(views) {
             assert!(server(&[head, length].concat()).is_err());
         }
@@ -116,6 +123,15 @@ fn more_elements_than_a_message_may_have_are_refused() {
         server(&encode(&ServerMessage::Answer { corr: 1, answer }).unwrap())
     };
     assert!(counts(page).is_ok() && counts(page + 1).is_err());
+
+    let bulks = |jobs: usize, failures: usize| {
+        let mut view = samples::bulk_views().remove(0);
+        view.failures = vec![view.failures[0]; failures];
+        let answer = QueryAnswer::Bulks(vec![view; jobs]);
+        server(&encode(&ServerMessage::Answer { corr: 1, answer }).unwrap())
+    };
+    assert!(bulks(MAX_BULK_JOBS, MAX_BULK_FAILURES).is_ok(), "and it fits a frame");
+    assert!(bulks(MAX_BULK_JOBS + 1, 0).is_err() && bulks(1, MAX_BULK_FAILURES + 1).is_err());
 
     let replies = [&[2, 1, 252][..], &2_000_000u32.to_le_bytes(), &[3, 2].repeat(2_000_000)].concat();
     assert!(replies.len() < MAX_FRAME && server(&replies).is_err());

@@ -8,19 +8,23 @@ use bytes::{Bytes, BytesMut};
 use mtimer_protocol::ops::{CancelReply, ScheduleReply};
 use mtimer_protocol::sample::Parts;
 use mtimer_protocol::{
-    BrokerEntry, BrokerLoad, BrokerView, ClientMessage, ClientView, ClusterView, CountsQuery, Delivery,
-    DestinationCounts, ErrorCode, Heartbeat, MemberView, OpReply, PartitionView, PeerAnswer, PeerRequest,
-    PendingQuery, PendingRow, Query, QueryAnswer, Request, RequestOp, ServerMessage, SettleRefusal,
-    Settlement, TimerState, TimerView, Topology, Welcome, decode, encode,
+    BrokerEntry, BrokerLoad, BrokerView, BulkState, BulkView, ClientMessage, ClientView, ClusterView,
+    CountsQuery, Delivery, DestinationCounts, ErrorCode, Heartbeat, MemberView, OpReply, PartitionView,
+    PeerAnswer, PeerRequest, PendingQuery, PendingRow, Query, QueryAnswer, Request, RequestOp, ServerMessage,
+    SettleRefusal, Settlement, TimerState, TimerView, Topology, Welcome, decode, encode,
 };
 use mtimer_types::{
-    Destination, Epoch, Extensions, Filter, HandlerOutcome, Headers, Key, KeyPolicy, Mode, PartitionId,
-    RetryTiers, Target, Term, Time, Timer, TimerId,
+    Bulk, BulkAction, BulkFailure, BulkId, BulkObstacle, Destination, Epoch, Extensions, Filter,
+    HandlerOutcome, Headers, Key, KeyPolicy, Mode, PartitionId, RetryTiers, Target, Term, Time, Timer,
+    TimerId,
 };
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use samples::CODES;
+
+const BULK_STATES: [BulkState; 4] =
+    [BulkState::Waiting, BulkState::Working, BulkState::Stopped, BulkState::Done];
 
 fn time() -> impl Strategy<Value = Time> {
     (0..=Time::MAX.as_ms()).prop_map(Time::from_ms)
@@ -78,16 +82,53 @@ prop_compose! {
     }
 }
 
+prop_compose! {
+    fn filter()(
+        names in (option::of(".{0,20}"), option::of(".{0,20}"), option::of(".{0,20}")),
+        header in option::of((".{0,20}", ".{0,20}")),
+    ) -> Filter {
+        let (group, app, key_prefix) = names;
+        Filter { group, app, key_prefix, header }
+    }
+}
+
+fn bulk_action() -> impl Strategy<Value = BulkAction> {
+    prop_oneof![
+        Just(BulkAction::Cancel),
+        any::<i64>().prop_map(|ms| BulkAction::Shift { ms }),
+        time().prop_map(|due| BulkAction::MoveTo { due }),
+        Just(BulkAction::Replay),
+        Just(BulkAction::Purge),
+    ]
+}
+
+fn bulk_id() -> impl Strategy<Value = BulkId> {
+    any::<u128>().prop_map(BulkId)
+}
+
+prop_compose! {
+    fn bulk()(
+        action in bulk_action(),
+        filter in filter(),
+        times in (time(), time()),
+        rest: (Option<bool>, u32, bool),
+    ) -> Bulk {
+        let ((from, until), (retrying, rate, dry_run)) = (times, rest);
+        Bulk { action, filter, retrying, from, until, rate, dry_run }
+    }
+}
+
 fn op() -> impl Strategy<Value = RequestOp> {
     let policy = prop_oneof![Just(KeyPolicy::Create), Just(KeyPolicy::Replace), Just(KeyPolicy::Keep)];
     let timer = (timer().prop_map(Into::into), policy);
-    let parts = (timer, target(), id(), time(), any::<u64>());
-    let parts = parts.prop_map(|(timer, target, retained, time, request)| Parts {
+    let parts = (timer, target(), id(), time(), any::<u64>(), (partition(), bulk_id(), bulk()));
+    let parts = parts.prop_map(|(timer, target, retained, time, request, bulk)| Parts {
         timer,
         target,
         retained,
         time,
         request,
+        bulk,
     });
     let arbitrary = (0..RequestOp::NAMES.len(), parts);
     prop_oneof![
@@ -206,15 +247,12 @@ fn broker_view() -> impl Strategy<Value = BrokerView> {
 
 prop_compose! {
     fn pending_query()(
-        names in (option::of(".{0,20}"), option::of(".{0,20}"), option::of(".{0,20}")),
-        header in option::of((".{0,20}", ".{0,20}")),
+        filter in filter(),
         from in (time(), id()),
         until in time(),
         rest: (u16, Option<bool>, u32, bool),
     ) -> PendingQuery {
-        let (group, app, key_prefix) = names;
         let (partition, retrying, limit, payloads) = rest;
-        let filter = Filter { group, app, key_prefix, header };
         PendingQuery { partition, filter, retrying, from, until, limit, payloads }
     }
 }
@@ -268,6 +306,27 @@ prop_compose! {
 fn counts_answer() -> impl Strategy<Value = QueryAnswer> {
     (vec(counts(), 0..20), option::of(dest()), any::<u64>())
         .prop_map(|(rows, next, uncounted)| QueryAnswer::Counts { rows, next, uncounted })
+}
+
+fn bulk_failure() -> impl Strategy<Value = BulkFailure> {
+    let why =
+        [BulkObstacle::TooLate, BulkObstacle::PastDeadline, BulkObstacle::KeyTaken, BulkObstacle::TooFar];
+    (id(), prop::sample::select(why.to_vec())).prop_map(|(id, why)| BulkFailure { id, why })
+}
+
+prop_compose! {
+    fn bulk_view()(
+        id in bulk_id(),
+        bulk in bulk(),
+        state in prop::sample::select(BULK_STATES.to_vec()),
+        begun in time(),
+        ended in option::of(time()),
+        counts: (u64, u64),
+        failures in vec(bulk_failure(), 0..20),
+    ) -> BulkView {
+        let (done, not_done) = counts;
+        BulkView { id, bulk, state, begun, ended, done, not_done, failures }
+    }
 }
 
 fn cluster_answer() -> impl Strategy<Value = QueryAnswer> {
@@ -329,6 +388,8 @@ fn from_client() -> impl Strategy<Value = ClientMessage> {
             .prop_map(|(corr, query)| ClientMessage::Query { corr, query: Query::Pending(query.into()) }),
         (any::<u64>(), counts_query())
             .prop_map(|(corr, query)| ClientMessage::Query { corr, query: Query::Counts(query) }),
+        any::<(u64, u16)>()
+            .prop_map(|(corr, partition)| ClientMessage::Query { corr, query: Query::Bulks { partition } }),
         any::<u64>().prop_map(ClientMessage::Ping),
         heartbeat().prop_map(|beat| ClientMessage::Peer(PeerRequest::Heartbeat(beat))),
     ]
@@ -376,6 +437,8 @@ fn from_server() -> impl Strategy<Value = ServerMessage> {
         (any::<u64>(), cluster_answer()).prop_map(|(corr, answer)| ServerMessage::Answer { corr, answer }),
         (any::<u64>(), pending_answer()).prop_map(|(corr, answer)| ServerMessage::Answer { corr, answer }),
         (any::<u64>(), counts_answer()).prop_map(|(corr, answer)| ServerMessage::Answer { corr, answer }),
+        (any::<u64>(), vec(bulk_view(), 0..17))
+            .prop_map(|(corr, jobs)| ServerMessage::Answer { corr, answer: QueryAnswer::Bulks(jobs) }),
         topology().prop_map(ServerMessage::Topology),
         peer_answer().prop_map(ServerMessage::Peer),
     ]

@@ -55,6 +55,7 @@ fn carry_out(table: &mut PartitionTable<'_>, call: Call) -> Result<CallAnswer, F
         Call::List(listing) => CallAnswer::List(table.list(&listing)?),
         Call::Pending(range) => CallAnswer::Pending(table.pending(&range)?),
         Call::Counts(range) => CallAnswer::Counts(table.counts(&range)),
+        Call::Bulks => CallAnswer::Bulks(table.partition.bulks.all().to_vec()),
         Call::Census => CallAnswer::Census(table.partition.counters.census),
         Call::Release(in_flight) => {
             table.release(in_flight);
@@ -73,6 +74,11 @@ fn weight(call: &Call) -> usize {
         Call::List(listing) => listing.limit as usize,
         Call::Pending(range) => range.limit as usize,
         Call::Counts(range) => range.limit as usize,
-        Call::Unload(_) | Call::Get(_) | Call::ParkedDestinations | Call::Census | Call::Release(_) => 1,
+        Call::Unload(_)
+        | Call::Get(_)
+        | Call::ParkedDestinations
+        | Call::Bulks
+        | Call::Census
+        | Call::Release(_) => 1,
     }
 }

@@ -11,7 +11,7 @@
 //! | moved | id (16) | location: of every timer that is not pending at its birth time |
 //! | keys | p, destination (4), key | id (16) |
 //! | ended | p, bucket of 30 s (4), kind (1), id (16) or request (8) | when (6), how or answer |
-//! | facts | kind (1), what (0 to 6) | owner record, in-flight list, counters, a destination's counts, destination, term, batch header |
+//! | facts | kind (1), what (0 to 6) | owner record, in-flight list, counters, a destination's counts, bulk job, destination, term, batch header |
 //!
 //! The rest of a pending timer's id: 0 or 2 and the id, if its birth due time is before or after
 //! the fire time; 1 and the id without its birth due time (10), if they are the same. So keys sort
@@ -164,6 +164,11 @@ pub(crate) fn fact_key(fact: FactName) -> Slice {
             key.put_u16(p.0);
             key.put_u32(dest);
         }
+        FactName::Bulk(p, number) => {
+            key.put_u8(b'b');
+            key.put_u16(p.0);
+            key.put_u32(number);
+        }
         FactName::Destination(dest) => {
             key.put_u8(b'd');
             key.put_u32(dest);
@@ -182,6 +187,8 @@ pub(crate) enum FactName {
     Counters(PartitionId),
     /// How many timers of a destination are where.
     Counts(PartitionId, u32),
+    /// The bulk job of a number.
+    Bulk(PartitionId, u32),
     Destination(u32),
     Term,
     /// The header of the last write batch ([`group::Group`]).
@@ -196,6 +203,7 @@ pub(crate) fn parse_fact_key(key: &[u8]) -> Option<FactName> {
         (b'f', 2) => FactName::InFlight(PartitionId(rest.get_u16())),
         (b'c', 2) => FactName::Counters(PartitionId(rest.get_u16())),
         (b'p', 6) => FactName::Counts(PartitionId(rest.get_u16()), rest.get_u32()),
+        (b'b', 6) => FactName::Bulk(PartitionId(rest.get_u16()), rest.get_u32()),
         (b'd', 4) => FactName::Destination(rest.get_u32()),
         (b't', 0) => FactName::Term,
         (b'n', 0) => FactName::Group,
@@ -325,6 +333,7 @@ mod tests {
             FactName::InFlight(p),
             FactName::Counters(p),
             FactName::Counts(p, 8),
+            FactName::Bulk(p, u32::MAX),
             FactName::Destination(1),
             FactName::Term,
             FactName::Group,

@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 
 use bytes::{Buf, BufMut};
 use fjall::Slice;
+use mtimer_store::bulk::{BulkJob, Bulks};
 use mtimer_store::{Census, Counts, InFlight, LaneError, OwnerRecord};
 use mtimer_types::{Epoch, Nonce, PartitionId, Term, Time, TimerId};
 
@@ -20,6 +21,8 @@ pub(crate) struct PartitionMirror {
     pub(crate) counters: PartitionCounters,
     /// By number, those that have timers.
     pub(crate) dests: HashMap<u32, DestinationMirror>,
+    /// Those that have changed are stored with the batch that changed them.
+    pub(crate) bulks: Bulks,
     /// No taken, no unconfirmed, no dead timer has a lower order.
     taken_floor: u64,
     unconfirmed_floor: u64,
@@ -71,6 +74,7 @@ impl PartitionMirror {
             in_flight: Vec::new(),
             counters: PartitionCounters::default(),
             dests: HashMap::new(),
+            bulks: Bulks::default(),
             taken_floor: 0,
             unconfirmed_floor: 0,
             dead_floor: 0,
@@ -90,6 +94,17 @@ impl PartitionMirror {
 
     pub(crate) fn store_in_flight(&self, tree: &mut Tree) {
         tree.put(Space::Facts, fact_key(FactName::InFlight(self.id)), encode_in_flight(&self.in_flight));
+    }
+
+    /// Stores the bulk jobs that have changed.
+    pub(crate) fn store_bulks(&mut self, tree: &mut Tree) {
+        for (number, job) in self.bulks.take_changes() {
+            let key = fact_key(FactName::Bulk(self.id, number));
+            match job {
+                Some(job) => tree.put(Space::Facts, key, &job.to_bytes()[..]),
+                None => tree.remove(Space::Facts, key),
+            }
+        }
     }
 
     /// The order below which a queue has no rows; `None`: a park without timers.
@@ -203,6 +218,11 @@ impl PartitionCounters {
         }
         Some(Self { census, unconfirmed, order, floor, ended })
     }
+}
+
+/// The bulk job of a number. `None`: it is damaged.
+pub(crate) fn decode_bulk(number: u32, bytes: &[u8]) -> Option<BulkJob> {
+    BulkJob::from_bytes(bytes).ok().filter(|job| job.number == number)
 }
 
 pub(crate) fn encode_counts(counts: &Counts) -> Vec<u8> {

@@ -117,3 +117,53 @@ fn rebuild(path: &Path, directory: &Directory, checked: &JournalCheck) -> Result
     to.raise_group(from.group().max(group::watermark(path)?.unwrap_or(0)));
     Rebuild::new(from, to, directory.partitions(), report, checked.intact_from).run()
 }
+
+#[cfg(test)]
+mod tests {
+    use mtimer_store::bulk::BulkJob;
+    use mtimer_types::{Bulk, BulkAction, BulkId, Filter, PartitionId, Time};
+
+    use super::*;
+    use crate::layout::{FactName, Space, fact_key};
+    use crate::options::EmbeddedOptions;
+    use crate::{EmbeddedStore, SpaceLimits};
+
+    fn open(path: &Path) -> Result<EmbeddedStore, OpenError> {
+        let space = SpaceLimits { watermark: 0, reserve: 0 };
+        EmbeddedStore::open(EmbeddedOptions { space, ..EmbeddedOptions::new(path, 4) })
+    }
+
+    #[tokio::test]
+    async fn a_bulk_job_that_cannot_be_read_is_damage_and_dropped_by_a_repair() {
+        let dir = tempfile::tempdir().unwrap();
+        open(dir.path()).unwrap().close().await;
+        let database = dir.path().join("db");
+        let job = |number| {
+            let bulk = Bulk::new(BulkAction::Cancel, Filter::default());
+            BulkJob::new(number, BulkId(1), bulk, Time::ZERO).to_bytes()
+        };
+        // One that is whole; one in another's place, one that is cut off, one of no partition.
+        let key = |p, number| fact_key(FactName::Bulk(PartitionId(p), number));
+        let mut tree = Tree::open(&database, CACHE_BYTES).unwrap();
+        for (key, value) in
+            [(key(1, 7), job(7)), (key(1, 8), job(9)), (key(1, 9), job(9).slice(..20)), (key(4, 1), job(1))]
+        {
+            tree.put(Space::Facts, key, &value[..]);
+        }
+        tree.write().unwrap();
+        tree.sync().unwrap();
+        drop(tree);
+
+        let refused = open(dir.path()).err().unwrap().to_string();
+        assert!(refused.contains("a bulk job is unreadable"), "{refused}");
+        let report = repair(dir.path(), false).unwrap();
+        assert_eq!((report.rows_dropped, report.damages), (3, Vec::new()));
+        open(dir.path()).unwrap().close().await;
+        let tree = Tree::open(&database, CACHE_BYTES).unwrap();
+        let kept = |p, number| tree.get(Space::Facts, &key(p, number)).unwrap();
+        assert_eq!(
+            [(1, 7), (1, 8), (1, 9), (4, 1)].map(|(p, n)| kept(p, n)),
+            [Some(job(7)), None, None, None]
+        );
+    }
+}

@@ -3,13 +3,15 @@
 use std::ops::Bound;
 
 use bytes::Bytes;
+use mtimer_store::bulk::Bulks;
 use mtimer_types::{PartitionId, Term};
 
 use crate::committer::Committer;
 use crate::fault::Fault;
 use crate::layout::{FactName, Space, parse_fact_key};
 use crate::partition::{
-    DestinationMirror, PartitionCounters, PartitionMirror, StoredOwner, decode_counts, decode_in_flight,
+    DestinationMirror, PartitionCounters, PartitionMirror, StoredOwner, decode_bulk, decode_counts,
+    decode_in_flight,
 };
 
 impl Committer {
@@ -37,6 +39,11 @@ impl Committer {
             FactName::Counts(p, dest) => {
                 let counts = decode_counts(value).ok_or(unreadable)?;
                 self.partition(p)?.dests.insert(dest, DestinationMirror { counts, park_floor: 0 });
+            }
+            FactName::Bulk(p, number) => {
+                let job = decode_bulk(number, value).ok_or(Fault::Damaged("a bulk job is unreadable"))?;
+                let bulks = &mut self.partition(p)?.bulks;
+                *bulks = Bulks::stored([bulks.all(), &[job]].concat());
             }
             FactName::Destination(dest) => self.destinations.restore(dest, value)?,
             // The tree keeps count of its batches.

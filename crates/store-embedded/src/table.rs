@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
 use fjall::Slice;
+use mtimer_store::bulk::Bulks;
 use mtimer_store::remembered::{RememberedAnswer, decode_ended, encode_ended};
 use mtimer_store::table::{At, Context, Row, Table};
 use mtimer_store::{InFlight, LaneError, Place, Record, RequestId, Retained};
@@ -92,7 +93,9 @@ impl<'a> PartitionTable<'a> {
         Ok(row.map(|row| (row.record, row.at.place())))
     }
 
-    pub(crate) fn store_counters(&mut self) {
+    /// Stores what has changed of the mirror with the rows of this call.
+    pub(crate) fn store_mirror(&mut self) {
+        self.partition.store_bulks(self.tree);
         if std::mem::take(&mut self.counted) {
             self.partition.store_counters(self.tree);
         }
@@ -381,6 +384,14 @@ impl Table for PartitionTable<'_> {
         Ok(())
     }
 
+    fn bulks(&self) -> &Bulks {
+        &self.partition.bulks
+    }
+
+    fn bulks_mut(&mut self) -> &mut Bulks {
+        &mut self.partition.bulks
+    }
+
     fn retained_count(&mut self, of: Retained) -> Result<u64, Fault> {
         let counters = &self.partition.counters;
         Ok(match of {
@@ -390,7 +401,7 @@ impl Table for PartitionTable<'_> {
     }
 
     fn oldest_retained(&mut self, of: Retained, limit: usize) -> Result<Vec<Row>, Fault> {
-        self.store_counters();
+        self.store_mirror();
         self.first_retained(of, limit)
     }
 }

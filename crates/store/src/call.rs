@@ -2,6 +2,7 @@
 
 use mtimer_types::{Destination, Target, Time, TimerId};
 
+use crate::bulk::BulkJob;
 use crate::census::Census;
 use crate::counts::{CountsPage, CountsRange};
 use crate::listing::{ListPage, Listing};
@@ -38,6 +39,8 @@ pub enum Call {
     Pending(PendingRange),
     /// A page of the counts of each destination.
     Counts(CountsRange),
+    /// The bulk jobs.
+    Bulks,
     /// Counts, cheap enough for a status page.
     Census,
     /// Gives the partition up gracefully, with all that this owner has sent and not settled. The
@@ -58,6 +61,7 @@ impl Call {
             Self::List(_) => "list",
             Self::Pending(_) => "list pending",
             Self::Counts(_) => "counts",
+            Self::Bulks => "bulk jobs",
             Self::Census => "census",
             Self::Release(_) => "release",
         }
@@ -83,6 +87,8 @@ pub enum CallAnswer {
     Pending(PendingPage),
     /// A page of the counts of each destination.
     Counts(CountsPage),
+    /// All of them, in the order of their numbers.
+    Bulks(Vec<BulkJob>),
     /// The counts.
     Census(Census),
     /// The partition is given up.

@@ -14,6 +14,8 @@
 #![deny(missing_docs, clippy::missing_errors_doc)]
 
 mod address;
+pub mod bulk;
+mod bulk_match;
 pub mod call;
 mod census;
 #[cfg(feature = "conformance")]
@@ -39,6 +41,7 @@ pub mod table;
 pub mod view;
 
 pub use address::without_password;
+pub use bulk::{BulkEnd, BulkJob, BulkPlace, Bulks};
 pub use call::{Call, CallAnswer, InFlight, Load, Loaded, LoadedTimer};
 pub use census::Census;
 pub use coordination::{Campaigned, Candidate, Coordination, Lease, LeaseHolder};

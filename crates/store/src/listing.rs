@@ -82,6 +82,33 @@ pub enum ListPage {
     Parked(Page<Record>),
 }
 
+impl ListPage {
+    /// The rows, and where to go on.
+    pub fn into_rows(self) -> (Vec<Row>, Option<u64>) {
+        match self {
+            Self::Dead(Page { rows, next }) => {
+                let row = |DeadLetter { record, reason, died }| Row { record, at: At::Dead { reason, died } };
+                (rows.into_iter().map(row).collect(), next)
+            }
+            Self::Taken(Page { rows, next }) => {
+                let row = |Taken { record, epoch }| Row { record, at: At::Taken { epoch } };
+                (rows.into_iter().map(row).collect(), next)
+            }
+            Self::Unconfirmed(Page { rows, next }) => {
+                let row = |Unconfirmed { record, epoch, since }| Row {
+                    record,
+                    at: At::Unconfirmed { epoch, since },
+                };
+                (rows.into_iter().map(row).collect(), next)
+            }
+            Self::Parked(Page { rows, next }) => {
+                let row = |record| Row { record, at: At::Parked };
+                (rows.into_iter().map(row).collect(), next)
+            }
+        }
+    }
+}
+
 /// A part of a listing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Page<T> {

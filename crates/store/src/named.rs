@@ -6,6 +6,7 @@
 use futures_util::FutureExt;
 use mtimer_types::{Destination, Target, Time};
 
+use crate::bulk::BulkJob;
 use crate::call::{Call, CallAnswer, InFlight, Load, Loaded};
 use crate::census::Census;
 use crate::counts::{CountsPage, CountsRange};
@@ -85,6 +86,11 @@ impl dyn Lane + '_ {
     /// See [`Call::Counts`].
     pub fn counts(&self, range: CountsRange) -> LaneFuture<CountsPage> {
         self.ask(Call::Counts(range), content!(CallAnswer::Counts(page) => page))
+    }
+
+    /// See [`Call::Bulks`].
+    pub fn bulks(&self) -> LaneFuture<Vec<BulkJob>> {
+        self.ask(Call::Bulks, content!(CallAnswer::Bulks(jobs) => jobs))
     }
 
     /// See [`Call::Census`].

@@ -39,6 +39,9 @@
 //! [`REPEAT_HORIZON_MS`]: mtimer_types::limits::REPEAT_HORIZON_MS
 
 mod asked;
+mod begin_bulk;
+mod bulk_act;
+mod bulk_advance;
 mod cancel;
 mod extend_deadline;
 mod operation;
@@ -49,6 +52,7 @@ mod reschedule;
 mod schedule;
 mod settle;
 mod steps;
+mod stop_bulk;
 mod subject;
 mod take;
 mod trim;
@@ -70,6 +74,9 @@ use crate::remembered::RequestId;
 use crate::table::{Context, Table};
 
 pub use self::asked::{Applied, Asked, Memory, MemoryEffect};
+pub use self::begin_bulk::{BeginBulk, BeginBulkAnswer};
+pub use self::bulk_act::{BulkAct, BulkActAnswer};
+pub use self::bulk_advance::BulkAdvance;
 pub use self::cancel::{Cancel, CancelAnswer};
 pub use self::extend_deadline::{ExtendDeadline, ExtendDeadlineAnswer};
 pub use self::operation::{MoveAnswer, Operation, Origin, Properties};
@@ -79,6 +86,7 @@ pub use self::replay::{Replay, ReplayAnswer};
 pub use self::reschedule::{Reschedule, RescheduleAnswer};
 pub use self::schedule::{Schedule, ScheduleAnswer};
 pub use self::settle::{Settle, SettleAnswer, Verdict};
+pub use self::stop_bulk::{StopBulk, StopBulkAnswer};
 pub use self::subject::Subject;
 pub use self::take::Take;
 pub use self::trim::{Trim, TrimAnswer};
@@ -199,9 +207,25 @@ macro_rules! asked_by_clients {
     };
 }
 
-asked_by_clients!(Schedule, Cancel, Reschedule, Replay, Purge, ExtendDeadline);
+asked_by_clients!(Schedule, Cancel, Reschedule, Replay, Purge, ExtendDeadline, BeginBulk, StopBulk);
 
-operations!(Schedule, Cancel, Reschedule, ExtendDeadline, Take, Settle, Park, Unpark, Replay, Purge, Trim);
+operations!(
+    Schedule,
+    Cancel,
+    Reschedule,
+    ExtendDeadline,
+    Take,
+    Settle,
+    Park,
+    Unpark,
+    Replay,
+    Purge,
+    Trim,
+    BeginBulk,
+    StopBulk,
+    BulkAct,
+    BulkAdvance,
+);
 
 impl Op {
     /// A [`Take`] of a timer that is not in memory.

@@ -14,6 +14,7 @@
 
 use mtimer_types::{DeadReason, Destination, Ended, Epoch, Key, Time, TimerId, limits};
 
+use crate::bulk::Bulks;
 use crate::place::{Place, Retained};
 use crate::record::Record;
 use crate::remembered::{RememberedAnswer, RequestId};
@@ -183,6 +184,12 @@ pub trait Table {
         answer: RememberedAnswer,
         now: Time,
     ) -> Result<(), Self::Error>;
+
+    /// The partition's bulk jobs: its owner has them in memory.
+    fn bulks(&self) -> &Bulks;
+
+    /// The same, to be changed: what is changed is stored.
+    fn bulks_mut(&mut self) -> &mut Bulks;
 
     /// How many retained timers of one kind there are.
     fn retained_count(&mut self, of: Retained) -> Result<u64, Self::Error>;

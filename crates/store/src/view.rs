@@ -27,12 +27,15 @@ mod cells;
 mod changes;
 mod need;
 
+use std::sync::Arc;
+
 use mtimer_types::{Destination, Ended, Key, Time, TimerId};
 
 use self::cells::Cells;
 pub use self::changes::{Changes, KeyChange, RowChange};
 use self::need::{Departures, NeedSet};
 pub use self::need::{Fact, Need, first_needs};
+use crate::bulk::Bulks;
 use crate::ops::{Answer, Op};
 use crate::place::Retained;
 use crate::remembered::{RememberedAnswer, RequestId};
@@ -57,6 +60,9 @@ pub struct View {
     answered: Cells<RequestId, Option<RememberedAnswer>>,
     /// Indexed by [`Retained`].
     retained: [Option<RetainedList>; Retained::COUNT],
+    bulks: Arc<Bulks>,
+    /// With their changes, once something may have been changed.
+    changed_bulks: Option<Bulks>,
     missing: NeedSet,
     departures: Departures,
     /// The present operation has stored a row.
@@ -92,9 +98,10 @@ impl View {
         Self::default()
     }
 
-    /// Creates a view that knows nothing yet about the subjects of these operations.
-    pub fn of(ops: &[Op]) -> Self {
-        let mut view = Self::default();
+    /// Creates a view that knows the partition's bulk jobs, and nothing yet about the subjects of
+    /// these operations.
+    pub fn of(ops: &[Op], bulks: Arc<Bulks>) -> Self {
+        let mut view = Self { bulks, ..Self::default() };
         view.rows.reserve(ops.len());
         view.ended.reserve(ops.iter().filter(|op| op.subject().brings().is_some()).count());
         view
@@ -179,6 +186,7 @@ impl View {
         self.keys.undo();
         self.ended.undo();
         self.answered.undo();
+        self.changed_bulks = None;
     }
 
     /// The changes that were decided.
@@ -196,6 +204,7 @@ impl View {
                 .into_written()
                 .filter_map(|(id, _, answer)| Some((id, answer?)))
                 .collect(),
+            bulks: self.changed_bulks,
             adds,
         }
     }
@@ -286,6 +295,14 @@ impl Table for View {
     fn set_answered(&mut self, request: RequestId, answer: RememberedAnswer, _: Time) -> Result<(), Missing> {
         self.answered.write(request, Some(answer), false);
         Ok(())
+    }
+
+    fn bulks(&self) -> &Bulks {
+        self.changed_bulks.as_ref().unwrap_or(&self.bulks)
+    }
+
+    fn bulks_mut(&mut self) -> &mut Bulks {
+        self.changed_bulks.get_or_insert_with(|| (*self.bulks).clone())
     }
 
     fn retained_count(&mut self, of: Retained) -> Result<u64, Missing> {

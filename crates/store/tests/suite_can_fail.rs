@@ -79,6 +79,10 @@ enum Flaw {
     AppliedAgain,
     /// The term never rises.
     TermStands,
+    /// Bulk jobs are not stopped.
+    StopIgnored,
+    /// The timers on which a bulk job could not act are not named.
+    FailuresNotNamed,
 }
 
 /// Known to all handles of a site.
@@ -235,6 +239,7 @@ impl BrokenLane {
             (Flaw::ErrorLost, Op::Settle(Settle { verdict: Verdict::Dead { error, .. }, .. })) => {
                 *error = "".into()
             }
+            (Flaw::StopIgnored, Op::StopBulk(stop)) => stop.id.0 = !stop.id.0,
             (Flaw::TierLost, Op::Settle(Settle { verdict: Verdict::Retry { tier, .. }, .. })) => *tier = 1,
             (Flaw::UnconfirmedAcknowledged, Op::Settle(Settle { verdict, .. }))
                 if *verdict == Verdict::Unconfirmed =>
@@ -302,6 +307,9 @@ fn spoil_answer(flaw: Flaw, answer: &mut CallAnswer, is_first_page: bool) {
             ListPage::Parked(page) => leave_out(page),
         },
         (Flaw::PendingSkipped, CallAnswer::Pending(page)) if page.next.is_some() => drop(page.rows.pop()),
+        (Flaw::FailuresNotNamed, CallAnswer::Bulks(jobs)) => {
+            jobs.iter_mut().for_each(|job| job.failures.clear());
+        }
         (Flaw::RetriesNotListed, CallAnswer::Pending(page)) => page.rows.retain(|row| row.tier == 0),
         _ => {}
     }
@@ -442,4 +450,8 @@ noticed! {
     batches_are_done_by_half: HalfBatches by "order::a_batch_of_2000";
     batches_are_applied_again: AppliedAgain by "random::operations_agree_with_the_reference";
     terms_do_not_rise: TermStands by "ownership::terms_only_rise";
+    stops_are_ignored: StopIgnored by
+        "bulk::a_stopped_one_acts_no_more", "random::operations_agree_with_the_reference";
+    failures_are_not_named: FailuresNotNamed by
+        "bulk::it_is_too_late_for_one_in_flight", "matrix::bulk_act";
 }

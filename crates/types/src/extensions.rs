@@ -8,9 +8,14 @@
 //! read. Tags ascend, none comes twice, and numbers have their shortest form.
 //!
 //! A tag is the number of a field times four, and two bits: [`MUST_BE_UNDERSTOOD`] and
-//! [`VOLATILE`]. This version knows no field. The first one gets number 16. Numbers below it, and
-//! from [`FIRST_UNASSIGNED`] on, are never given to one: tests and samples have them.
+//! [`VOLATILE`]. The first field has number 16. Numbers below it, and from [`FIRST_UNASSIGNED`] on,
+//! are never given to one: tests and samples have them.
+//!
+//! | field | tag | of | value |
+//! |---|---|---|---|
+//! | number of the newest bulk job that passes it by ([`Extensions::bulk_mark`]) | 64 | a record | varint |
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -24,6 +29,9 @@ pub const MUST_BE_UNDERSTOOD: u32 = 1;
 pub const VOLATILE: u32 = 2;
 /// First number of those that no field gets.
 pub const FIRST_UNASSIGNED: u32 = 1 << 16;
+
+/// Tag of [`Extensions::bulk_mark`].
+pub const BULK_MARK: u32 = 16 << 2;
 
 /// Holds the extensions of a timer or a record, in order of tag. None take no memory.
 #[derive(Clone, PartialEq, Eq, Default)]
@@ -117,6 +125,27 @@ impl Extensions {
     pub fn iter(&self) -> impl Iterator<Item = (u32, &[u8])> + Clone {
         let mut rest = self.as_bytes();
         std::iter::from_fn(move || take_field(&mut rest).ok())
+    }
+
+    /// The number of the newest bulk job of its partition that passes by what has these. 0: none
+    /// does.
+    pub fn bulk_mark(&self) -> u32 {
+        let mark = self.iter().find(|(tag, _)| *tag == BULK_MARK);
+        mark.and_then(|(_, mut value)| take_varint(&mut value).ok()).unwrap_or(0)
+    }
+
+    /// Raises [`Self::bulk_mark`] to at least this. Extensions that are full stay as they are.
+    pub fn raise_bulk_mark(&mut self, number: u32) {
+        if number <= self.bulk_mark() {
+            return;
+        }
+        let mut value = Vec::new();
+        put_varint(number, &mut value);
+        let mut fields: BTreeMap<u32, &[u8]> = self.iter().collect();
+        fields.insert(BULK_MARK, &value);
+        if let Ok(marked) = Self::new(fields) {
+            *self = marked;
+        }
     }
 
     /// Says whether there are none.
@@ -335,6 +364,19 @@ mod tests {
         };
         assert_eq!([both, lasting.clone()].map(dropped), [lasting.clone(), lasting]);
         assert_eq!([volatile, Extensions::NONE].map(dropped), [Extensions::NONE, Extensions::NONE]);
+    }
+
+    #[test]
+    fn a_mark_of_bulk_jobs_only_rises_and_leaves_the_others() {
+        let mut extensions = of(&[(4, "a"), (65, "b"), (66, "c")]);
+        assert_eq!(extensions.bulk_mark(), 0);
+        for (raised, mark) in [(0, 0), (7, 7), (3, 7), (300, 300), (70_000, 70_000)] {
+            extensions.raise_bulk_mark(raised);
+            assert_eq!(extensions.bulk_mark(), mark);
+        }
+        assert_eq!(extensions.iter().map(|(tag, _)| tag).collect::<Vec<_>>(), [4, 64, 65, 66]);
+        extensions.drop_volatile();
+        assert_eq!(extensions.bulk_mark(), 70_000);
     }
 
     #[test]

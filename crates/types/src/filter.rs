@@ -46,6 +46,13 @@ impl Filter {
             && self.header.as_ref().is_none_or(|(name, value)| timer.headers.get(name) == Some(value))
     }
 
+    /// Bytes of its texts.
+    pub fn bytes(&self) -> usize {
+        let Self { group, app, key_prefix, header } = self;
+        let header = header.as_ref().map_or(0, |(name, value)| name.len() + value.len());
+        [group, app, key_prefix].into_iter().flatten().map(String::len).sum::<usize>() + header
+    }
+
     /// Whether timers of a destination can pass.
     pub fn accepts_destination(&self, dest: &Destination) -> bool {
         self.group.as_deref().is_none_or(|group| group == dest.group())

@@ -89,4 +89,36 @@ pub enum InvalidTimer {
         /// The limit.
         max_days: u64,
     },
+    /// Of a bulk job.
+    #[error(transparent)]
+    Bulk(#[from] InvalidBulk),
+}
+
+/// Says why a bulk job was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidBulk {
+    /// The shift is over the limit.
+    #[error("a shift by {ms} ms: due times can be moved by {limit} ms at most")]
+    Shift {
+        /// The shift.
+        ms: i64,
+        /// The limit, either way.
+        limit: u64,
+    },
+    /// The range is empty.
+    #[error("the range of times ends at {}, before it begins at {}: exchange them", until.utc(), from.utc())]
+    Range {
+        /// Its beginning.
+        from: Time,
+        /// Its end.
+        until: Time,
+    },
+    /// The filter's texts are too long. No timer can match such a filter.
+    #[error("the texts of the filter have {bytes} bytes, the limit is {limit}")]
+    Filter {
+        /// Their bytes.
+        bytes: usize,
+        /// Most bytes allowed.
+        limit: usize,
+    },
 }

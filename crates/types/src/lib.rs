@@ -8,6 +8,7 @@
 #![deny(missing_docs, clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
 mod backoff;
+mod bulk;
 pub mod cohorts;
 pub mod extensions;
 mod filter;
@@ -28,12 +29,13 @@ pub mod trace;
 mod verb;
 
 pub use backoff::Backoff;
+pub use bulk::{Bulk, BulkAction, BulkFailure, BulkId, BulkObstacle, NoBulkId};
 pub use cohorts::Cohorts;
 pub use extensions::{ExtensionError, Extensions};
 pub use filter::Filter;
 pub use headers::{HeaderError, Headers};
 pub use id::{SlotWidth, TimerId};
-pub use invalid::InvalidTimer;
+pub use invalid::{InvalidBulk, InvalidTimer};
 pub use name::{Destination, Key, NameError};
 pub use outcome::{DeadReason, Ended, HandlerOutcome};
 pub use partition::{Epoch, Nonce, PartitionId, Term};

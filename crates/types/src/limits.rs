@@ -135,6 +135,12 @@ pub const HEARTBEAT_MS: u64 = 5_000;
 pub const HEARTBEAT_TIMEOUT_MS: u64 = 15_000;
 /// Rows of one page of a listing.
 pub const MAX_PAGE: u32 = 1_000;
+/// Bytes of the texts of a bulk job's filter: two names, a key, a header's name and its value fit.
+pub const MAX_FILTER_BYTES: usize = 2 * 1024;
+/// Bulk jobs that a partition keeps, ended ones included: each is some kilobytes at most.
+pub const MAX_BULK_JOBS: usize = 16;
+/// Timers on which a bulk job could not act that are named, in each partition.
+pub const MAX_BULK_FAILURES: usize = 100;
 /// Tokens, and groups, whose use of their limits a broker tracks: about 100 bytes each. As many as
 /// there are tokens in a file at most.
 pub const MAX_LIMITED: usize = 10_000;

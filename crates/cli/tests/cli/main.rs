@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod bench;
+mod bulk;
 mod client;
 mod daemon;
 mod dead;

@@ -21,7 +21,7 @@ fn help_lists_the_exit_codes_and_every_command_has_one_with_an_example() {
         assert!(help.lines().any(|line| line.trim_start().starts_with(&example)), "{command}: {help}");
         seen.push(command);
     }
-    for some in ["schedule", "list", "destinations", "count", "dead purge", "bench single"] {
+    for some in ["schedule", "list", "destinations", "count", "dead purge", "bulk cancel", "bench single"] {
         assert!(seen.iter().any(|command| command == some), "{some} is not among {seen:?}");
     }
     assert!(run(&["bench", "--help"]).ok().out.contains("mtimer bench fire --fail 10"));
@@ -72,6 +72,9 @@ fn wrong_usage_is_exit_code_2() {
         &["ping", "--broker", "127.0.0.1"],
         &["dead", "purge"],
         &["dead", "purge", "--all", "00000000000000000000000000"],
+        &["bulk", "cancel"],
+        &["bulk", "reschedule", "--all"],
+        &["bulk", "show", "00000000000000000000000000"],
         &["demo", "--timers", "0"],
         &["demo", "--log-level", "a=b=c"],
         &["bench", "fire", "--tune-redis"],

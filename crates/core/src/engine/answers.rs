@@ -73,6 +73,10 @@ impl Engine {
                 self.swept(now, id, &dest, page);
             }
             (OpenCall::Taken, CallAnswer::List(ListPage::Taken(page))) => self.taken_page(now, id, page),
+            (OpenCall::Bulks, CallAnswer::Bulks(jobs)) => self.bulks_known(id, jobs),
+            (OpenCall::BulkPending, CallAnswer::Pending(page)) => self.bulk_pending(id, page),
+            (OpenCall::BulkParks, CallAnswer::ParkedDestinations(list)) => self.bulk_parks(id, list),
+            (OpenCall::BulkList(kind), CallAnswer::List(page)) => self.bulk_list(id, kind, page),
             (OpenCall::Query(part), answer) => self.query_answered(id, part, answer),
             // Requests that wait behind the release are answered.
             (OpenCall::Release, CallAnswer::Release) => self.lane_ended(id, LaneError::Closed),
@@ -82,6 +86,12 @@ impl Engine {
 
     fn applied(&mut self, now: Now, at: PartitionId, pending: Pending, answer: Answer) {
         match (pending, answer) {
+            (Pending::Own(Own::BulkAct(acting)), Answer::Refused(_)) => self.bulk_refused(at, acting),
+            (Pending::Own(Own::BulkAdvance { kind, .. }), Answer::Refused(_)) => {
+                if let Some(p) = self.partition(at) {
+                    p.bulk.not_advanced(kind, now.mono_ms);
+                }
+            }
             (Pending::Own(own), Answer::Refused(_)) => self.put_off(at, own),
             (Pending::Own(own), answer) => self.own_applied(now, at, own, answer),
             (Pending::Asked(asked), Answer::Refused(refusal)) => self.refused(at, asked, refusal),
@@ -103,6 +113,10 @@ impl Engine {
             (Own::Park(id), Answer::Park(answer)) => self.parked(id, answer),
             (Own::Unpark(id), Answer::Unpark(answer)) => self.unparked(now, id, answer),
             (Own::Trim(trim), Answer::Trim(answer)) => self.trimmed(now, at, &trim, answer),
+            (Own::BulkAct(acting), Answer::BulkAct(answer)) => self.bulk_acted(now, at, acting, answer),
+            (Own::BulkAdvance { advance, kind }, Answer::BulkAdvance(answer)) => {
+                self.bulk_advanced(now, at, kind, &advance, answer);
+            }
             (own, answer) => {
                 self.put_off(at, own);
                 self.lane_ended(at, LaneError::Broken(of_another_kind(&answer)));

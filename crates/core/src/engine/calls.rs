@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 
 use mtimer_types::{Destination, Time, TimerId};
 
+use super::bulk_work::BulkKind;
 use super::pending::Pending;
 use super::questions::QueryPart;
 
@@ -42,6 +43,12 @@ pub(super) enum OpenCall {
         dest: Destination,
     },
     Taken,
+    /// Reads the bulk jobs.
+    Bulks,
+    /// Reads pages for a bulk job.
+    BulkPending,
+    BulkParks,
+    BulkList(BulkKind),
     Release,
 }
 
@@ -112,6 +119,11 @@ impl Calls {
     /// Whether the timers that earlier ownerships have taken are still being read.
     pub(super) fn is_reading_taken(&self) -> bool {
         self.open.iter().any(|call| matches!(call, OpenCall::Taken))
+    }
+
+    /// Whether the bulk jobs are being read.
+    pub(super) fn is_reading_bulks(&self) -> bool {
+        self.open.iter().any(|call| matches!(call, OpenCall::Bulks))
     }
 
     /// Whether a timer is being read.

@@ -22,11 +22,12 @@
 
 use mtimer_protocol::ops::Subject;
 use mtimer_store::Op;
-use mtimer_store::ops::{self as stored, Memory, Park, Settle, Take, Unpark};
+use mtimer_store::ops::{self as stored, BulkAct, Memory, Park, Settle, Take, Unpark};
 use mtimer_types::{Destination, Key, Target, Time, TimerId};
 
+use super::bulk_work::BulkKind;
 use super::partition::OwnedPartition;
-use super::pending::{Asked, Own, Pending, Settling};
+use super::pending::{Asked, BulkActing, Own, Pending, Settling};
 use super::table::{EntryState, TimerEntry};
 
 impl OwnedPartition {
@@ -71,6 +72,16 @@ impl OwnedPartition {
             }
             Own::Unpark(id) => Unpark { id: *id, fire: now }.into(),
             Own::Trim(trim) => trim.clone().into(),
+            Own::BulkAct(acting) => {
+                let BulkActing { number, id, .. } = *acting;
+                let (sent_attempt, is_begun) = (self.sent_attempt(id), self.has_begun(id));
+                if acting.kind == BulkKind::Live {
+                    acting.is_held = true;
+                    self.hold_timer(id);
+                }
+                BulkAct { number, id, sent_attempt, is_begun }.into()
+            }
+            Own::BulkAdvance { advance, .. } => advance.clone().into(),
         })
     }
 
@@ -90,10 +101,15 @@ impl OwnedPartition {
         }
         let named = match asked.op.subject() {
             Subject::Named(target) => self.named(target),
-            Subject::New(_) | Subject::Retained(_) => None,
+            Subject::New(_) | Subject::Retained(_) | Subject::Bulk { .. } => None,
         };
         let Some(id) = named.filter(|_| asked.held.is_none()) else { return };
         asked.held = Some(id);
+        self.hold_timer(id);
+    }
+
+    /// Holds a timer until the edit is answered. A move to the park that has not left is dropped.
+    fn hold_timer(&mut self, id: TimerId) {
         self.edits.hold(id);
         if let Some(entry) = self.table.get_mut(id).filter(|e| !e.may_be_taken())
             && entry.state.park_sent() == Some(&mut false)

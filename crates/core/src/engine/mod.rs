@@ -50,6 +50,9 @@ mod answers;
 mod attended;
 mod backlog_limit;
 mod batches;
+mod bulk;
+mod bulk_turns;
+mod bulk_work;
 mod calls;
 mod claims;
 mod clearance;
@@ -109,6 +112,7 @@ use mtimer_protocol::{ErrorCode, ServerMessage, Topology};
 use mtimer_types::TimerId;
 
 use self::attended::AttendedTime;
+use self::bulk_turns::BulkTurns;
 use self::counts::Counting;
 use self::deferral::Deferral;
 use self::flights::Flights;
@@ -147,6 +151,7 @@ pub struct Engine {
     timeouts: Timeouts,
     flights: Flights,
     list_pages: ListPages,
+    bulk_turns: BulkTurns,
     /// Deliveries that closed sessions have not settled.
     lost: VecDeque<(SessionId, TimerId)>,
     deferral: Deferral,
@@ -193,6 +198,7 @@ impl Engine {
             timeouts: Timeouts::default(),
             flights: Flights::new(seed),
             list_pages: ListPages::default(),
+            bulk_turns: BulkTurns::default(),
             lost: VecDeque::new(),
             effects: Vec::new(),
             answers: Vec::new(),
@@ -241,6 +247,7 @@ impl Engine {
         }
         self.dispatch(now);
         self.load_more(now);
+        self.work_in_bulk(now);
         self.commit(now);
         self.ask_waiting(now);
         self.hand_over(now);
@@ -259,7 +266,8 @@ impl Engine {
         let owns = self.partitions.owned() > 0;
         let housekeeping = owns.then_some((self.housekeeping_at + idle).saturating_sub(HOUSEKEEPING_MS));
         let lost = (!self.lost.is_empty()).then_some(0);
-        [lost, self.timeouts.next(), housekeeping, self.deferral.wake_at(), self.counting.next()]
+        let bulk = self.bulk_wake_at();
+        [lost, self.timeouts.next(), housekeeping, self.deferral.wake_at(), self.counting.next(), bulk]
             .into_iter()
             .flatten()
             .min()

@@ -26,6 +26,7 @@ impl Engine {
         self.partitions.insert(p);
         self.ask_taken(id, 0);
         self.call(id, OpenCall::ParkedDestinations, Call::ParkedDestinations);
+        self.call(id, OpenCall::Bulks, Call::Bulks);
     }
 
     pub(super) fn health(&mut self, id: PartitionId, health: Health) {
@@ -64,6 +65,8 @@ impl Engine {
                     self.report(settling.report, settling.id, Some(why));
                 }
                 Pending::Own(Own::Take { .. } | Own::Park(_) | Own::Unpark(_) | Own::Trim(_)) => {}
+                // The next owner reads on where the job is.
+                Pending::Own(Own::BulkAct(_) | Own::BulkAdvance { .. }) => {}
             }
         }
         for part in questions {

@@ -176,7 +176,8 @@ impl Engine {
             self.count(Counter::Unparked, 1);
             self.one_returned(dest, at);
         } else {
-            self.forget(id);
+            // It is gone, or a bulk job has moved it.
+            self.read_anew(id);
         }
     }
 }

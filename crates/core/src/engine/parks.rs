@@ -154,6 +154,16 @@ impl Parks {
         }
     }
 
+    /// Notes that a timer has left the park by another way.
+    pub(super) fn one_left(&mut self, at: PartitionId) {
+        if let Some(park) = self.by_partition.get_mut(&at) {
+            park.count = park.count.saturating_sub(1);
+            if park.count == 0 && !park.fetching {
+                self.by_partition.remove(&at);
+            }
+        }
+    }
+
     /// Whether a timer that is parked in a partition may have missed its deadline.
     pub(super) fn is_overdue(&self, at: PartitionId, now: Time) -> bool {
         let missed = |p: &Park| !p.fetching && p.deadline.is_some_and(|deadline| deadline < now);

@@ -8,6 +8,7 @@ use mtimer_protocol::{ErrorCode, OpReply};
 use mtimer_types::limits::AWAY_MS;
 use mtimer_types::{Ended, Epoch, PartitionId, Time, Timer, TimerId};
 
+use super::bulk_work::BulkWork;
 use super::calls::{Calls, OpenCall};
 use super::claims::Claims;
 use super::deferral::FlushTime;
@@ -91,6 +92,8 @@ pub(super) struct OwnedPartition {
     /// tells.
     pub(super) late_acks: Holds,
     pub(super) key_edits: KeyQueue,
+    /// The work on bulk jobs.
+    pub(super) bulk: BulkWork,
     /// Deliveries that the previous owner left under way.
     pub(super) inherited: Inherited,
 }
@@ -121,6 +124,7 @@ impl OwnedPartition {
             unheld_edits: 0,
             late_acks: Holds::new(seed),
             key_edits: KeyQueue::new(seed),
+            bulk: BulkWork::default(),
             inherited: Inherited::new(seed),
         }
     }
@@ -257,7 +261,7 @@ impl OwnedPartition {
     /// next time anyway.
     pub(super) fn push_put_off(&mut self, own: Own) {
         match own {
-            Own::Trim(_) => return,
+            Own::Trim(_) | Own::BulkAct(_) | Own::BulkAdvance { .. } => return,
             Own::Park(id) => {
                 if let Some(sent) = self.table.get_mut(id).and_then(|e| e.state.park_sent()) {
                     *sent = false;
@@ -283,7 +287,7 @@ impl OwnedPartition {
                 Own::Take { .. } => true,
                 Own::Park(_) => state.is_some_and(EntryState::is_parking),
                 Own::Unpark(_) => state.is_some_and(EntryState::is_unparking),
-                Own::Settle(_) | Own::Trim(_) => {
+                Own::Settle(_) | Own::Trim(_) | Own::BulkAct(_) | Own::BulkAdvance { .. } => {
                     self.queue.push_own(own);
                     continue;
                 }
@@ -313,6 +317,10 @@ impl OwnedPartition {
                 | OpenCall::Parked { .. }
                 | OpenCall::Sweep { .. }
                 | OpenCall::Taken
+                | OpenCall::Bulks
+                | OpenCall::BulkPending
+                | OpenCall::BulkParks
+                | OpenCall::BulkList(_)
                 | OpenCall::Release => {}
             }
         }
@@ -370,6 +378,11 @@ impl OwnedPartition {
     /// decides whether the timer is sent.
     pub(super) fn is_undecided(&self, id: TimerId) -> bool {
         self.late_acks.holds(id) || self.edited(id)
+    }
+
+    /// Whether bulk jobs may be under way, as far as is known.
+    pub(super) fn may_have_bulk_jobs(&self) -> bool {
+        self.bulk.has_work() || self.calls.is_reading_bulks()
     }
 
     /// Whether every live timer sent before this ownership has been read: it is in memory, or the

@@ -10,8 +10,10 @@ use std::sync::Arc;
 
 use mtimer_protocol::{ErrorCode, OpReply, RequestOp};
 use mtimer_store::Verdict;
-use mtimer_store::ops::Trim;
+use mtimer_store::ops::{BulkAdvance, Trim};
 use mtimer_types::{Destination, Key, Timer, TimerId};
+
+use super::bulk_work::BulkKind;
 
 /// A key within its destination.
 pub(super) type KeyName = (Destination, Key);
@@ -73,6 +75,22 @@ pub(super) enum Own {
     Park(TimerId),
     Unpark(TimerId),
     Trim(Trim),
+    BulkAct(BulkActing),
+    BulkAdvance {
+        advance: BulkAdvance,
+        kind: BulkKind,
+    },
+}
+
+/// A bulk job's act on one timer, on its way to the store.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BulkActing {
+    /// The job.
+    pub(super) number: u32,
+    pub(super) id: TimerId,
+    pub(super) kind: BulkKind,
+    /// The timer is not sent until this is answered.
+    pub(super) is_held: bool,
 }
 
 /// A verdict on its way to the store.
@@ -100,6 +118,7 @@ impl Own {
         match self {
             Self::Take { .. } => true,
             Self::Settle(_) | Self::Park(_) | Self::Unpark(_) | Self::Trim(_) => false,
+            Self::BulkAct(_) | Self::BulkAdvance { .. } => false,
         }
     }
 
@@ -108,6 +127,7 @@ impl Own {
         match self {
             Self::Park(_) | Self::Unpark(_) => true,
             Self::Take { .. } | Self::Settle(_) | Self::Trim(_) => false,
+            Self::BulkAct(_) | Self::BulkAdvance { .. } => false,
         }
     }
 
@@ -116,7 +136,8 @@ impl Own {
         match self {
             Self::Take { id, .. } | Self::Park(id) | Self::Unpark(id) => Some(*id),
             Self::Settle(settling) => Some(settling.id),
-            Self::Trim(_) => None,
+            Self::BulkAct(acting) => Some(acting.id),
+            Self::Trim(_) | Self::BulkAdvance { .. } => None,
         }
     }
 }

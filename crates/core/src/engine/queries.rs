@@ -5,12 +5,12 @@
 
 use bytes::Bytes;
 use mtimer_protocol::{
-    CountsQuery, DeadRow, DestinationCounts, ErrorCode, PendingQuery, PendingRow, Query, QueryAnswer,
-    TimerState, TimerView, UnconfirmedRow,
+    BulkState, BulkView, CountsQuery, DeadRow, DestinationCounts, ErrorCode, PendingQuery, PendingRow, Query,
+    QueryAnswer, TimerState, TimerView, UnconfirmedRow,
 };
 use mtimer_store::{
-    Counts, CountsPage, CountsRange, DeadFilter, ListPage, Listed, Listing, Pending, PendingPage,
-    PendingRange, Place, Record,
+    BulkEnd, BulkJob, Bulks, Counts, CountsPage, CountsRange, DeadFilter, ListPage, Listed, Listing, Pending,
+    PendingPage, PendingRange, Place, Record,
 };
 use mtimer_types::{Destination, Filter, PartitionId, Timer, limits};
 
@@ -46,6 +46,11 @@ impl Engine {
             }
             Query::Pending(query) => self.ask_pending(session, corr, *query),
             Query::Counts(query) => self.ask_counts(session, corr, query),
+            Query::Bulks { partition } => {
+                if let Some(at) = self.partition_of_number(session, corr, partition) {
+                    self.ask(at, QueryPart::One { session, corr }, Call::Bulks);
+                }
+            }
             Query::Status => self.counting.ask(Asker { session, corr, about: About::Status }),
             Query::Broker => self.counting.ask(Asker { session, corr, about: About::Broker }),
             // The shell knows: it puts the reasons in.
@@ -194,6 +199,11 @@ impl Engine {
                 let rows = rows.into_iter().map(|(dest, counts)| self.counts_row(at, dest, counts)).collect();
                 self.answer(session, corr, QueryAnswer::Counts { rows, next, uncounted });
             }
+            (QueryPart::One { session, corr }, CallAnswer::Bulks(jobs)) => {
+                let jobs = Bulks::stored(jobs);
+                let views = jobs.all().iter().map(|job| bulk_view(job, jobs.is_at_work(job.number)));
+                self.answer(session, corr, QueryAnswer::Bulks(views.collect()));
+            }
             (QueryPart::Count(number), CallAnswer::Census(census)) => {
                 self.counting.answered(number, at, Some(census));
             }
@@ -280,6 +290,25 @@ fn cut(mut page: PendingPage, payloads: bool) -> PendingPage {
         page.next = page.rows.last().map(Pending::next);
     }
     page
+}
+
+fn bulk_view(job: &BulkJob, is_at_work: bool) -> BulkView {
+    let state = match job.ended {
+        None if is_at_work => BulkState::Working,
+        None => BulkState::Waiting,
+        Some((_, BulkEnd::Done)) => BulkState::Done,
+        Some((_, BulkEnd::Stopped)) => BulkState::Stopped,
+    };
+    BulkView {
+        id: job.id,
+        bulk: job.bulk.clone(),
+        state,
+        begun: job.begun,
+        ended: job.ended.map(|(when, _)| when),
+        done: job.done,
+        not_done: job.not_done,
+        failures: job.failures.clone(),
+    }
 }
 
 /// About how many bytes a row takes in an answer.

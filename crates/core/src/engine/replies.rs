@@ -13,8 +13,9 @@ use mtimer_store::{Record, Refusal};
 use mtimer_types::{DeadReason, PartitionId, Target, Time, Timer, TimerId};
 
 use super::Engine;
+use super::calls::OpenCall;
 use super::pending::{Asked, KeyName, failed};
-use crate::api::{Counter, Now};
+use crate::api::{Call, Counter, Now};
 
 impl Engine {
     /// Answers an operation of a client that was on its way: its timer is no longer held, nor its
@@ -74,6 +75,7 @@ impl Engine {
             }
             MemoryEffect::Replayed(id) => self.fetch(id),
             MemoryEffect::Extended { id, deadline } => self.extended(id, deadline),
+            MemoryEffect::Bulks(at) => self.call(at, OpenCall::Bulks, Call::Bulks),
         }
     }
 
@@ -85,7 +87,10 @@ impl Engine {
             return;
         }
         if new {
-            self.adopt(now, Record::accepted(timer, now.time), due, false);
+            let mut record = Record::accepted(timer, now.time);
+            // A job may pass it by: it has a mark in the store, whichever that is.
+            record.extensions.raise_bulk_mark(u32::from(p.may_have_bulk_jobs()));
+            self.adopt(now, record, due, false);
         } else {
             // Stored earlier; by now it may be anywhere.
             self.fetch(id);
@@ -191,6 +196,7 @@ impl Engine {
                 }
             }
             Subject::Retained(id) => self.fetch(id),
+            Subject::Bulk { partition, .. } => self.call(partition, OpenCall::Bulks, Call::Bulks),
         }
     }
 }

@@ -102,9 +102,7 @@ impl Engine {
         let partitions = self.options.partitions;
         let invalid = |e: &dyn std::fmt::Display| failed(ErrorCode::Invalid, e.to_string());
         if at.0 >= partitions {
-            return Err(invalid(&format_args!(
-                "partition {at} of the id is not one of {partitions}: make a new id"
-            )));
+            return Err(invalid(&format_args!("partition {at} is not one of {partitions}: make a new id")));
         }
         op.check(now.time).map_err(|e| invalid(&e))?;
         let new = op.subject().brings().and_then(|timer| Some((&timer.dest, timer.key.as_ref()?)));
@@ -165,7 +163,7 @@ impl OwnedPartition {
                 (Some(timer.id), asked.key.as_ref().and_then(|key| self.table.by_key(key)))
             }
             Subject::Named(target) => (self.named(target), None),
-            Subject::Retained(_) => (None, None),
+            Subject::Retained(_) | Subject::Bulk { .. } => (None, None),
         };
         let of = |id| {
             let entry = self.table.get(id);

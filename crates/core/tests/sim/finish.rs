@@ -35,6 +35,7 @@ impl World {
         }
         self.look_at_keys();
         self.purge_all();
+        self.history.check_bulks(self.ms);
         self.history.check_whole(self.ms);
     }
 

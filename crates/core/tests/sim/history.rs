@@ -11,6 +11,7 @@ use mtimer_store::{Answer, Op, Place, Record, Verdict};
 use mtimer_types::limits::REPEAT_HORIZON_MS;
 use mtimer_types::{Epoch, HandlerOutcome, Mode, PartitionId, Time, Timer, TimerId};
 
+use super::bulk::BulkWatch;
 use super::plan::Plan;
 
 /// How long before its time a timer is taken at most, ms: as far as a claim reaches at a slow store.
@@ -146,6 +147,7 @@ pub(crate) struct History {
     pub(super) owners: Vec<Vec<Ownership>>,
     /// When each request that has a number was first applied.
     pub(super) applied: HashMap<u64, u64>,
+    pub(super) bulks: BulkWatch,
     /// Keys by which timers were cancelled, whenever they came.
     pub(super) cancelled_names: HashSet<Name>,
     /// By how much the clock that decides has stepped back in all, ms: timers that had come due
@@ -168,6 +170,7 @@ impl History {
             lives: BTreeMap::new(),
             owners: vec![Vec::new(); usize::from(partitions)],
             applied: HashMap::new(),
+            bulks: BulkWatch::default(),
             cancelled_names: HashSet::new(),
             stepped_back_ms: 0,
             seq: 0,
@@ -221,6 +224,7 @@ impl History {
     pub(super) fn asked_schedule(&mut self, timer: &Timer) {
         let name = timer.key.as_ref().map(|k| (timer.dest.app().to_owned(), k.as_str().to_owned()));
         let cancelled = name.as_ref().is_some_and(|n| self.cancelled_names.contains(n));
+        self.bulks.know(timer);
         let life = self.life(timer.id);
         life.cancel_asked |= cancelled;
         (life.asked, life.name, life.mode, life.deadline) = (true, name, timer.mode, timer.deadline);

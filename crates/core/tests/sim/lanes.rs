@@ -166,6 +166,7 @@ impl World {
             Call::Unload(_) => CallAnswer::Unload,
             Call::Pending(_) => CallAnswer::Pending(PendingPage { rows: Vec::new(), next: None }),
             Call::Counts(_) => CallAnswer::Counts(CountsPage::default()),
+            Call::Bulks => CallAnswer::Bulks(Vec::new()),
             Call::Census => CallAnswer::Census(Census::default()),
             _ => return false,
         };
@@ -289,6 +290,14 @@ impl World {
         // The memory store answers at once.
         let answer = lane.call(call).now_or_never();
         let mut answer = answer.unwrap_or_else(|| Err(LaneError::Broken("no answer".into())))?;
+        if let CallAnswer::Pending(page) = &mut answer
+            && self.plan.sabotage == Some(Sabotage::BulkSkips)
+        {
+            page.rows.retain(|row| row.record.timer.id.random() % 3 != 0);
+        }
+        if let CallAnswer::Bulks(jobs) = &answer {
+            self.history.compare_bulks(self.ms, at, jobs);
+        }
         if let CallAnswer::Load(loaded) = &mut answer {
             loaded.is_claim_unconfirmed = claims && self.is_unconfirmed(at);
             if self.plan.sabotage == Some(Sabotage::LoseLoaded) {
@@ -325,11 +334,14 @@ impl World {
                 continue;
             }
             let answer = one(vec![op.clone()])?.pop().ok_or_else(|| LaneError::Broken("no answer".into()))?;
+            let before = op.id().and_then(|id| self.history.lives.get(&id)?.place);
             for id in touched(&op, &answer) {
                 let after = lane.get(Target::Id(id)).now_or_never().and_then(Result::ok).flatten();
                 let by = By { ms: self.ms, now, is_behind, epoch: lane.epoch() };
                 self.history.applied(by, id, &op, &answer, after);
             }
+            self.history.watch_bulk(self.ms, at, &op, before, &answer);
+            touched(&op, &answer).into_iter().for_each(|id| self.history.watch_place(id));
             if let Subject::Named { request, .. } = op.subject()
                 // A refused operation is not applied: a repeat may be.
                 && !matches!(answer, Answer::Refused(_))

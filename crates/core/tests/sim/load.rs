@@ -10,7 +10,8 @@ use mtimer_protocol::ops::{Reschedule, Schedule};
 use mtimer_protocol::sample::{self, Source};
 use mtimer_protocol::{ErrorCode, OpReply, Query, Request, RequestOp};
 use mtimer_types::{
-    Destination, Headers, Key, KeyPolicy, Mode, PartitionId, RetryTiers, Target, Time, Timer, TimerId,
+    Bulk, BulkAction, BulkId, Destination, Filter, Headers, Key, KeyPolicy, Mode, PartitionId, RetryTiers,
+    Target, Time, Timer, TimerId,
 };
 
 use super::owners::index;
@@ -40,6 +41,8 @@ pub(super) struct Load {
     /// Edits of these are the delicate ones: they were delivered a moment ago, or are about to be.
     latest: VecDeque<TimerId>,
     pub(super) names: BTreeSet<(Destination, Key)>,
+    /// Bulk jobs that were begun, or are to be.
+    bulks: Vec<(PartitionId, BulkId, Bulk)>,
 }
 
 impl Load {
@@ -111,6 +114,33 @@ impl Source for Drawn<'_> {
 
     fn request(&mut self) -> u64 {
         self.request
+    }
+
+    fn bulk(&mut self) -> (PartitionId, BulkId, Bulk) {
+        let world = &mut *self.world;
+        if let Some(begun) = world.load.bulks.last().cloned().filter(|_| world.rng.chance(30)) {
+            return begun;
+        }
+        let at = PartitionId(world.rng.below(u64::from(PARTITIONS)) as u16);
+        let far = world.rng.log_between(1, world.plan.due_ms) as i64;
+        let due = world.client_time() + world.rng.log_between(1, world.plan.due_ms);
+        let action = world.rng.pick(&[
+            BulkAction::Cancel,
+            BulkAction::Cancel,
+            BulkAction::Shift { ms: far },
+            BulkAction::Shift { ms: -far },
+            BulkAction::MoveTo { due },
+            BulkAction::Replay,
+            BulkAction::Purge,
+        ]);
+        let mut filter = Filter::from(dest(world.rng.pick(&[0, 1, 9, 7])));
+        if world.rng.chance(30) {
+            filter = Filter { key_prefix: Some("k".into()), ..Filter::default() };
+        }
+        let bulk = Bulk { dry_run: world.rng.chance(15), ..Bulk::new(action, filter) };
+        let begun = (at, BulkId(u128::from(self.request)), bulk);
+        world.load.bulks.push(begun.clone());
+        begun
     }
 }
 
@@ -234,6 +264,7 @@ impl World {
             (3, _) => Query::Broker,
             (5, _) => Query::Pending(sample::all_pending(at).into()),
             (6, _) => Query::Counts(sample::all_counts(at)),
+            (7, _) => Query::Bulks { partition: at },
             _ => Query::Status,
         };
         if let Some(session) = self.any_session() {

@@ -13,6 +13,7 @@
 //! purpose).
 
 mod broker;
+mod bulk;
 mod check;
 mod clients;
 mod clocks;
@@ -169,11 +170,15 @@ impl World {
         let disciplined = clocks.len() == 0;
         let brokers = (0..plan.brokers).map(|_| Broker::new(&plan, &mut rng, disciplined)).collect();
         let history = History::new(plan.clone(), PARTITIONS, log);
+        let store = MemoryStore::new(PARTITIONS);
+        if plan.sabotage == Some(Sabotage::BulkForgets) {
+            (0..PARTITIONS).for_each(|p| store.faults().forget_bulk_marks(mtimer_types::PartitionId(p)));
+        }
         let mut world = Self {
             ms: 0,
             seq: 0,
             queue: BTreeMap::new(),
-            store: MemoryStore::new(PARTITIONS),
+            store,
             clocks,
             brokers,
             lanes: Lanes::default(),

@@ -6,7 +6,7 @@
 
 use mtimer_protocol::ops::{CancelReply, ExtendDeadlineReply, RescheduleReply, ScheduleReply, Subject};
 use mtimer_protocol::{OpReply, RequestOp};
-use mtimer_store::ops::{ExtendDeadlineAnswer, Settle};
+use mtimer_store::ops::{BulkActAnswer, ExtendDeadlineAnswer, Settle};
 use mtimer_store::{Answer, CancelAnswer, Op, Place, Record, RescheduleAnswer, ScheduleAnswer, Verdict};
 use mtimer_types::{DeadReason, Ended, Epoch, Target, Time, TimerId};
 
@@ -29,6 +29,7 @@ impl History {
             },
             RequestOp::Purge(op) => self.life(op.id).purge_asked = true,
             RequestOp::Reschedule(_) | RequestOp::ExtendDeadline(_) | RequestOp::Replay(_) => {}
+            RequestOp::BeginBulk(_) | RequestOp::StopBulk(_) => {}
         }
     }
 
@@ -84,6 +85,7 @@ impl History {
                 }
             }
             RequestOp::Replay(_) | RequestOp::Purge(_) => {}
+            RequestOp::BeginBulk(_) | RequestOp::StopBulk(_) => {}
         }
     }
 
@@ -99,6 +101,7 @@ impl History {
             }
             Op::Schedule(_) | Op::Cancel(_) | Op::Reschedule(_) | Op::Replay(_) | Op::Purge(_) => {}
             Op::Take(_) | Op::Settle(_) | Op::Park(_) | Op::Unpark(_) | Op::Trim(_) => {}
+            Op::BeginBulk(_) | Op::StopBulk(_) | Op::BulkAct(_) | Op::BulkAdvance(_) => {}
         }
     }
 
@@ -112,6 +115,8 @@ impl History {
             }
             Op::Schedule(_) | Op::Cancel(_) | Op::ExtendDeadline(_) | Op::Replay(_) | Op::Purge(_) => false,
             Op::Take(_) | Op::Settle(_) | Op::Park(_) | Op::Unpark(_) | Op::Trim(_) => false,
+            Op::BulkAct(_) => matches!(answer, Answer::BulkAct(BulkActAnswer::Moved { .. })),
+            Op::BeginBulk(_) | Op::StopBulk(_) | Op::BulkAdvance(_) => false,
         }
     }
 
@@ -169,7 +174,13 @@ impl History {
             // It is replaced.
             Op::Schedule(_) => None,
             Op::Purge(_) | Op::Replay(_) | Op::Trim(_) => Some("1: a live timer was removed as a dead one"),
+            // The watch over bulk jobs looks at it.
+            Op::BulkAct(_) => None,
+            Op::Reschedule(_) | Op::Park(_) | Op::Unpark(_) if self.bulks.cancels_first(id) => None,
             Op::Reschedule(_) | Op::ExtendDeadline(_) | Op::Park(_) | Op::Unpark(_) | Op::Take(_) => {
+                Some("1: ended by an operation that ends nothing")
+            }
+            Op::BeginBulk(_) | Op::StopBulk(_) | Op::BulkAdvance(_) => {
                 Some("1: ended by an operation that ends nothing")
             }
         };
@@ -185,6 +196,7 @@ fn about(op: &RequestOp, reply: &OpReply) -> TimerId {
         Subject::New(timer) => timer.id,
         Subject::Named(Target::Id(id)) => *id,
         Subject::Retained(id) => id,
+        Subject::Bulk { .. } => TimerId::from_u128(0),
         Subject::Named(Target::Key(..)) => match reply {
             OpReply::Cancel(CancelReply::Cancelled(id) | CancelReply::TooLate(id))
             | OpReply::Reschedule(RescheduleReply::Rescheduled(id) | RescheduleReply::TooLate(id))
@@ -195,6 +207,7 @@ fn about(op: &RequestOp, reply: &OpReply) -> TimerId {
             | OpReply::Reschedule(RescheduleReply::NotFound)
             | OpReply::ExtendDeadline(ExtendDeadlineReply::NotFound) => TimerId::from_u128(0),
             OpReply::Schedule(_) | OpReply::Replay(_) | OpReply::Purge(_) => TimerId::from_u128(0),
+            OpReply::BeginBulk(_) | OpReply::StopBulk(_) => TimerId::from_u128(0),
             OpReply::Failed { .. } | OpReply::Moved { .. } => TimerId::from_u128(0),
         },
     }
@@ -214,7 +227,9 @@ pub(super) fn touched(op: &Op, answer: &Answer) -> Vec<TimerId> {
             _ => None,
         },
         Op::Reschedule(_) => match answer {
-            Answer::Reschedule(RescheduleAnswer::Rescheduled(id)) => Some(*id),
+            Answer::Reschedule(RescheduleAnswer::Rescheduled(id) | RescheduleAnswer::Cancelled(id)) => {
+                Some(*id)
+            }
             _ => None,
         },
         Op::ExtendDeadline(_) => match answer {
@@ -223,6 +238,7 @@ pub(super) fn touched(op: &Op, answer: &Answer) -> Vec<TimerId> {
         },
         Op::Take(_) | Op::Settle(_) | Op::Park(_) | Op::Unpark(_) => None,
         Op::Replay(_) | Op::Purge(_) | Op::Trim(_) => None,
+        Op::BeginBulk(_) | Op::StopBulk(_) | Op::BulkAct(_) | Op::BulkAdvance(_) => None,
     };
     let named = op.id().filter(|id| Some(*id) != other);
     named.into_iter().chain(other).collect()

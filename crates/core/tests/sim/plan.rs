@@ -15,7 +15,7 @@ const FIRST_OPERATIONS: u64 = 5;
 
 /// The same for questions, the first in `query_one`, and how many there are by now.
 const FIRST_QUESTIONS: u64 = 5;
-const QUESTIONS: u64 = 7;
+const QUESTIONS: u64 = 8;
 
 /// How many operations, and how many questions, have come since: the upper half of a new seed. So a
 /// seed that is recorded keeps its history when another one comes.

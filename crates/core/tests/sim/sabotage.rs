@@ -5,7 +5,9 @@ use mtimer_core::Call;
 use mtimer_protocol::ops::{self, ScheduleReply};
 use mtimer_protocol::{Delivery, OpReply, RequestOp, Settlement};
 use mtimer_store::conformance::properties;
-use mtimer_store::ops::{Cancel, MoveAnswer, Reschedule, Schedule, Settle, SettleAnswer, TrimAnswer};
+use mtimer_store::ops::{
+    BulkActAnswer, Cancel, MoveAnswer, Reschedule, Schedule, Settle, SettleAnswer, TrimAnswer,
+};
 use mtimer_store::{Answer, CancelAnswer, Op, Refusal, RescheduleAnswer, ScheduleAnswer, Verdict};
 use mtimer_types::{Epoch, HandlerOutcome, Headers, Mode, Target};
 
@@ -67,6 +69,10 @@ sabotages! {
     /// Claims are taken for written while the store cannot be reached: the owner never stops
     /// sending.
     NoFenceWindow: Faults, "10: sent by an owner";
+    /// Every third timer is missing in the pages that bulk jobs read.
+    BulkSkips: Faults, "bulk: a job has ended, and not met all";
+    /// The store keeps no marks of bulk jobs: what was acted on, and what has come since, is met.
+    BulkForgets: Faults, "bulk: acted on a timer twice";
     /// The clock follows a reading of the store by steps, also backwards.
     ClockStepsBack: Clocks, "12: the time";
     /// The clock follows the store by a twentieth of the time that passes.
@@ -168,6 +174,8 @@ impl Sabotage {
             Op::Park(_) => Answer::Park(MoveAnswer::Done),
             Op::Unpark(_) => Answer::Unpark(MoveAnswer::Done),
             Op::Trim(_) => Answer::Trim(TrimAnswer { removed: 0, more: false }),
+            Op::BulkAct(_) => Answer::BulkAct(BulkActAnswer::Passed),
+            Op::BulkAdvance(_) => Answer::BulkAdvance(MoveAnswer::Gone),
             other => unreachable!("{other:?} is of a client"),
         };
         ops.iter().map(one).collect()

@@ -1,10 +1,10 @@
-//! The subject of an operation: a new timer, a live one, a retained one, or a key.
+//! The subject of an operation: a new timer, a live one, a retained one, a key, or a bulk job.
 
 use std::sync::Arc;
 
 use mtimer_types::{Destination, Key, PartitionId, Target, Timer, TimerId};
 
-/// The timer or key that an operation is about: by this it is routed, ordered and permitted.
+/// What an operation is about: by this it is routed, ordered and permitted.
 #[derive(Clone, Copy, Debug)]
 pub enum Subject<'a> {
     /// A timer that it brings along.
@@ -13,6 +13,17 @@ pub enum Subject<'a> {
     Named(&'a Target),
     /// A dead or unconfirmed timer.
     Retained(TimerId),
+    /// All timers of a partition that a bulk job is about.
+    Bulk {
+        /// Where.
+        partition: PartitionId,
+        /// Only of this group.
+        group: Option<&'a str>,
+        /// Only of this app.
+        app: Option<&'a str>,
+        /// Bytes of its texts.
+        bytes: usize,
+    },
 }
 
 impl<'a> Subject<'a> {
@@ -22,6 +33,7 @@ impl<'a> Subject<'a> {
             Self::New(timer) => timer.id.partition(),
             Self::Named(target) => target.partition(partitions),
             Self::Retained(id) => id.partition(),
+            Self::Bulk { partition, .. } => partition,
         }
     }
 
@@ -30,7 +42,7 @@ impl<'a> Subject<'a> {
         match self {
             Self::New(timer) => timer.key.as_ref().map(|key| (&timer.dest, key)),
             Self::Named(Target::Key(dest, key)) => Some((dest, key)),
-            Self::Named(Target::Id(_)) | Self::Retained(_) => None,
+            Self::Named(Target::Id(_)) | Self::Retained(_) | Self::Bulk { .. } => None,
         }
     }
 
@@ -39,7 +51,7 @@ impl<'a> Subject<'a> {
         match self {
             Self::New(timer) => Some(&timer.dest),
             Self::Named(Target::Key(dest, _)) => Some(dest),
-            Self::Named(Target::Id(_)) | Self::Retained(_) => None,
+            Self::Named(Target::Id(_)) | Self::Retained(_) | Self::Bulk { .. } => None,
         }
     }
 
@@ -47,7 +59,7 @@ impl<'a> Subject<'a> {
     pub const fn brings(self) -> Option<&'a Arc<Timer>> {
         match self {
             Self::New(timer) => Some(timer),
-            Self::Named(_) | Self::Retained(_) => None,
+            Self::Named(_) | Self::Retained(_) | Self::Bulk { .. } => None,
         }
     }
 
@@ -64,6 +76,7 @@ impl<'a> Subject<'a> {
             }
             Self::Named(Target::Key(dest, key)) => names(dest, Some(key)),
             Self::Named(Target::Id(_)) | Self::Retained(_) => 0,
+            Self::Bulk { bytes, .. } => bytes,
         }
     }
 }

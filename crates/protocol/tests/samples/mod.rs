@@ -7,11 +7,12 @@ use std::fmt::Debug;
 
 use bytes::Bytes;
 pub use mtimer_protocol::sample::{
-    all_counts, all_pending, by_key, dest, full_timer, headers, id, key, plain_timer, time,
+    all_counts, all_pending, bulk_id, bulks, by_key, dest, full_timer, headers, id, key, plain_timer, time,
 };
 use mtimer_protocol::*;
 use mtimer_types::{
-    DeadReason, Epoch, Filter, HandlerOutcome, Headers, Mode, PartitionId, Target, Term, Timer,
+    BulkFailure, BulkObstacle, DeadReason, Epoch, Filter, HandlerOutcome, Headers, Mode, PartitionId, Target,
+    Term, Timer,
 };
 
 fn named<M>((name, message): (&str, M)) -> (String, M) {
@@ -115,6 +116,7 @@ pub fn from_client() -> Vec<(String, ClientMessage)> {
         ("query-pending", query(Query::Pending(some_pending().into()))),
         ("query-counts-all", query(Query::Counts(all_counts(9)))),
         ("query-counts", query(Query::Counts(some_counts()))),
+        ("query-bulks", query(Query::Bulks { partition: 9 })),
         ("client-ping", ClientMessage::Ping(1)),
         ("client-pong", ClientMessage::Pong(u64::MAX)),
         ("goodbye", ClientMessage::Goodbye),
@@ -191,6 +193,35 @@ pub fn counts() -> DestinationCounts {
         unconfirmed: 5,
         dead: 6,
     }
+}
+
+/// A bulk job in each state, one of them with a failure of each kind.
+pub fn bulk_views() -> Vec<BulkView> {
+    let why =
+        [BulkObstacle::TooLate, BulkObstacle::PastDeadline, BulkObstacle::KeyTaken, BulkObstacle::TooFar];
+    let failures = why.map(|why| BulkFailure { id: id(), why }).into();
+    let bulk = bulks().remove(0);
+    let done = BulkView {
+        id: bulk_id(),
+        bulk,
+        state: BulkState::Done,
+        begun: time(0),
+        ended: Some(time(9_000)),
+        done: 70_000,
+        not_done: 4,
+        failures,
+    };
+    let other = |state, ended| {
+        let (done, not_done, failures) = (0, 0, vec![]);
+        let bulk = bulks().remove(1);
+        BulkView { id: bulk_id(), bulk, state, begun: time(1), ended, done, not_done, failures }
+    };
+    vec![
+        done,
+        other(BulkState::Stopped, Some(time(2))),
+        other(BulkState::Working, None),
+        other(BulkState::Waiting, None),
+    ]
 }
 
 fn answer(answer: QueryAnswer) -> ServerMessage {
@@ -288,6 +319,8 @@ fn answers() -> Vec<(&'static str, ServerMessage)> {
             "answer-counts",
             answer(QueryAnswer::Counts { rows: vec![counts()], next: Some(dest()), uncounted: 70_000 }),
         ),
+        ("answer-bulks-none", answer(QueryAnswer::Bulks(vec![]))),
+        ("answer-bulks", answer(QueryAnswer::Bulks(bulk_views()))),
     ]
 }
 

@@ -17,7 +17,7 @@ use crate::layout::{
     FactName, Queue, RecordPosition, Space, fact_key, parse_fact_key, parse_pending_key, parse_queue_order,
     put_head, take_queue_head,
 };
-use crate::partition::{PartitionCounters, StoredOwner, encode_counts};
+use crate::partition::{PartitionCounters, StoredOwner, decode_bulk, encode_counts};
 use crate::table::read_row;
 use crate::tree::Tree;
 
@@ -182,6 +182,11 @@ impl Rebuild {
                 self.name_lost(n)?;
                 self.destinations.number(&name, &mut self.to)?;
                 return Ok(true);
+            }
+            FactName::Bulk(p, number) => {
+                if self.counters(p).is_none() || decode_bulk(number, &value).is_none() {
+                    return Ok(false);
+                }
             }
             FactName::InFlight(_) | FactName::Term => {}
         }

@@ -50,7 +50,7 @@ pub(crate) fn cluster_of(key: &[u8]) -> Option<&str> {
 
 /// The first parts of the names of a partition's keys; those of retry tiers have their number
 /// behind `retry`.
-const KINDS: [&str; 14] = [
+const KINDS: [&str; 15] = [
     "owner",
     "dest",
     "park",
@@ -65,6 +65,7 @@ const KINDS: [&str; 14] = [
     "slot",
     "key",
     "ended",
+    "bulk",
 ];
 
 /// Whether a key belongs to a partition of this cluster: to none whose name only begins with it.
@@ -132,6 +133,11 @@ impl Keyspace {
     /// Hash: number of a destination to its group and app.
     pub(crate) fn destinations(&self) -> String {
         format!("dest:{}", self.tail)
+    }
+
+    /// Hash: number of a bulk job to the job.
+    pub(crate) fn bulks(&self) -> String {
+        format!("bulk:{}", self.tail)
     }
 
     /// Sorted set: positions of timers that are in no slot; for `Park`, destinations that have
@@ -308,6 +314,7 @@ mod tests {
         let all = [
             keys.owner(),
             keys.destinations(),
+            keys.bulks(),
             keys.listing(ListingKey::Dead),
             keys.listing(ListingKey::Taken),
             keys.listing(ListingKey::Park),
@@ -341,6 +348,7 @@ mod tests {
             vec![
                 k.owner(),
                 k.destinations(),
+                k.bulks(),
                 k.listing(ListingKey::Park),
                 k.listing(ListingKey::ParkOf(3)),
                 k.listing(ListingKey::Taken),

@@ -14,6 +14,7 @@
 //! | `key` | [`super::secret::KeyField`] | id |
 //! | | empty | [`LARGE`] |
 //! | `dest` | number | group, 0, app |
+//! | `bulk` | number | a job as [`BulkJob::to_bytes`] has it |
 //!
 //! A timer has no entry in `moved` if it is in a slot that its id implies and was neither attempted
 //! nor stopped.
@@ -29,7 +30,7 @@ use bytes::{Buf, BufMut, Bytes};
 use mtimer_store::RequestId;
 use mtimer_store::remembered;
 use mtimer_store::table::{At, Row};
-use mtimer_store::{InFlight, Record, RecordError};
+use mtimer_store::{BulkJob, InFlight, Record, RecordError};
 use mtimer_types::{DeadReason, Destination, Ended, Epoch, Time, TimerId};
 
 use super::keys::SlotKey;
@@ -192,6 +193,11 @@ pub(crate) fn decode_in_flight(bytes: &[u8]) -> Option<Vec<InFlight>> {
         })
     };
     bytes.chunks(IN_FLIGHT).map(row).collect()
+}
+
+/// A bulk job, from its field and value in `bulk`. `None`: it is damaged.
+pub(crate) fn decode_bulk(field: &[u8], value: &[u8]) -> Option<BulkJob> {
+    BulkJob::from_bytes(value).ok().filter(|job| job.number.to_string().as_bytes() == field)
 }
 
 /// A destination's value in `dest`.

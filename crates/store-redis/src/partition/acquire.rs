@@ -124,15 +124,19 @@ fn granted(request: &Acquire, key: &str, answer: &Value) -> Result<Granted, Acqu
 }
 
 impl Owner {
-    /// Reads destinations, slot indexes, how many timers have moved, which buckets of outcomes are
-    /// empty, and the application keys if they are few.
+    /// Reads destinations, slot indexes, bulk jobs, how many timers have moved, which buckets of
+    /// outcomes are empty, and the application keys if they are few.
     async fn rebuild(&mut self) -> Result<(), LaneError> {
         self.read_destinations().await?;
         self.read_indexes().await?;
         self.find_listed().await?;
         let hashes = (0..SHARDS).map(HashKey::Moved).chain(self.known.ended.to_look_at().map(HashKey::Ended));
         let hashes = hashes.chain([HashKey::AppKeys]).map(|hash| self.known.space.hash(hash));
-        let mut lengths = self.writer.read_each("HLEN", hashes).await?;
+        let mut reads = Pipeline::new();
+        reads.cmd("HGETALL").arg(self.known.space.bulks());
+        hashes.for_each(|hash| _ = reads.cmd("HLEN").arg(hash));
+        let mut lengths = self.writer.read(&reads).await?;
+        self.found_bulks(lengths.remove(0))?;
         let keys = lengths.pop().as_ref().and_then(Reply::number);
         let mut lengths = lengths.iter().map(Reply::number);
         for shard in 0..SHARDS {

@@ -167,6 +167,9 @@ impl Knowledge {
     /// Takes note of a write whose answer was lost: any of its timers may have been missing.
     fn note_unreported(&mut self, mut note: Note) -> Noted {
         let leaving = std::mem::take(&mut note.leaving);
+        if broken!(UnreportedBulksForgotten) {
+            note.bulks = None;
+        }
         self.note(note);
         self.keys_are_hash_table = false;
         let mut unknown: Vec<SlotKey> = leaving.iter().map(|(_, slot, ..)| *slot).collect();

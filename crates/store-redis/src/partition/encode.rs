@@ -9,9 +9,15 @@
 //! anywhere else is a leftover. So contents are written before entries: a timer that moves is at
 //! one of the two places at every moment. If both places are in one slot, its contents change at
 //! once, and the entry comes first. Entries go before contents do.
+//!
+//! A bulk job comes behind the timers on which it has acted: a job is never ahead of what it has
+//! done. An operation that begins or ends one is the last of its turn ([`super::turn`]): so no timer
+//! gets the mark of a job that is not stored, or lacks the mark of one that is.
 
 use std::mem::discriminant;
+use std::sync::Arc;
 
+use mtimer_store::Bulks;
 use mtimer_store::record::Progress;
 use mtimer_store::remembered::encode_ended;
 use mtimer_store::table::{At, Row};
@@ -57,6 +63,10 @@ pub(crate) struct Draft {
     freed: ByKey<(), 2>,
     /// Slots that leave an index.
     leaving_index: ByKey<IndexKey, 1>,
+    /// Bulk jobs that have changed: number, job.
+    bulks: ByKey<(), 2>,
+    /// Numbers of bulk jobs that go.
+    bulks_gone: ByKey<(), 1>,
     /// The store holds more afterwards.
     pub(crate) adds: bool,
     note: Note,
@@ -95,6 +105,8 @@ pub(crate) struct Note {
     pub(crate) freed_keys: Vec<KeyedHash>,
     /// The number of the command that frees them, if there are any.
     pub(crate) freeing: Option<usize>,
+    /// The bulk jobs, if some have changed.
+    pub(crate) bulks: Option<Arc<Bulks>>,
     position: u64,
     claimed: Time,
 }
@@ -143,6 +155,18 @@ impl Draft {
         self.unmoved.push(shard, [&id.to_local()]);
         self.note.moved_back.push(id);
         self.unlist(ListingKey::Taken, id);
+    }
+
+    /// Bulk jobs have changed. These are all of them.
+    pub(crate) fn set_bulks(&mut self, mut bulks: Bulks) {
+        for (number, job) in bulks.take_changes() {
+            let number = number.to_string();
+            match job {
+                Some(job) => _ = self.bulks.push((), [number.as_bytes(), &job.to_bytes()]),
+                None => _ = self.bulks_gone.push((), [number.as_bytes()]),
+            }
+        }
+        self.note.bulks = Some(Arc::new(bulks));
     }
 
     /// Sets a field of a hash.
@@ -362,7 +386,14 @@ impl Knowledge {
             let bucket = self.space.hash(HashKey::Ended(bucket));
             writes.command("PEXPIRE", &bucket, 1, [lives_ms.to_string()]);
         }
+        if broken!(BulksAheadOfTimers) {
+            writes.commands("HSET", &mut draft.bulks, |()| space.bulks());
+        }
         let (leaving, freeing) = self.finish_removals(&mut writes, &mut draft);
+        if !broken!(BulksAheadOfTimers) {
+            writes.commands("HSET", &mut draft.bulks, |()| space.bulks());
+        }
+        writes.commands("HDEL", &mut draft.bulks_gone, |()| space.bulks());
         if broken!(IndexBehindContents) {
             writes.commands("ZADD", &mut draft.indexed, |index| space.index(*index));
         }
@@ -417,6 +448,9 @@ impl Knowledge {
         }
         note.keyed.into_iter().for_each(|key| self.keys.add(key));
         self.keys_are_hash_table |= note.makes_hash_table;
+        if let Some(bulks) = note.bulks {
+            self.bulks = bulks;
+        }
         self.position = note.position;
         self.claimed = note.claimed;
         self.dests.set_stored();

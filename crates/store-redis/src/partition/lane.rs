@@ -201,6 +201,7 @@ async fn carry_out(owner: &mut Owner, call: Call, handed: HandedOver) -> Result<
         Call::List(listing) => CallAnswer::List(owner.page(listing).await?),
         Call::Pending(range) => CallAnswer::Pending(owner.pending(range).await?),
         Call::Counts(range) => CallAnswer::Counts(owner.counts(range).await?),
+        Call::Bulks => CallAnswer::Bulks(owner.bulks().await?),
         Call::Census => CallAnswer::Census(owner.census().await?),
         Call::Release(in_flight) => {
             owner.release(in_flight).await?;

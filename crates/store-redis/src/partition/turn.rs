@@ -17,7 +17,7 @@ use std::time::Duration;
 use mtimer_store::ops::{Cancel, CancelAnswer, Origin, SettleAnswer, Take};
 use mtimer_store::table::Context;
 use mtimer_store::view::{Changes, Decided, Fact, View, first_needs};
-use mtimer_store::{Answer, Batch, LaneError, Op, Refusal, Verdict};
+use mtimer_store::{Answer, Batch, BulkPlace, LaneError, Op, Refusal, Verdict};
 use mtimer_types::{Ended, Target, Time};
 
 use super::commit::WriteOutcome;
@@ -164,6 +164,9 @@ impl Owner {
         let mut draft = Draft::default();
         draft.adds = decided.changes.answered.iter().any(|(_, answer)| answer.is_unseen());
         self.known.draft(&mut draft, &decided.changes, &locations, now);
+        if let Some(bulks) = decided.changes.bulks {
+            draft.set_bulks(bulks);
+        }
         blind.iter().for_each(|ack| self.known.draft_ack(&mut draft, ack, &ops[ack.at], now));
         let drafted = self.known.finish(draft, claim);
         // A refusal is true under any owner.
@@ -212,10 +215,13 @@ impl Owner {
         now: Time,
         mut locations: Locations,
     ) -> Result<(Decided, Locations), LaneError> {
-        let mut view = View::of(ops);
+        let mut view = View::of(ops, self.known.bulks.clone());
+        let may_be_marked = self.known.bulks.mark() > 0 && !broken!(MarkedTimersUnread);
         for op in ops {
-            // A timer that the owner has in memory is stored, and is not read again.
+            // A timer that the owner has in memory is stored, and is not read again, unless it may
+            // have a mark that has to be kept. The mark of a job that has ended means nothing.
             if let Op::Take(Take { id, timer: Some(timer), .. }) = op
+                && !may_be_marked
                 && let Some((row, at)) = self.known.first_attempt(*id, || timer.clone())
             {
                 view.learn(Fact::Row(*id, Some(row)));
@@ -248,14 +254,27 @@ fn is_late(handed: HandedOver) -> bool {
 }
 
 /// How many operations of a batch one turn takes, as far as their arguments tell: the other rows
-/// that they write are not read yet.
+/// that they write are not read yet. One that begins or ends a bulk job is the last: see
+/// [`super::encode`].
 fn turn_length(ops: &[Op]) -> usize {
     let mut bytes = 0;
     let fits = |op: &&Op| {
         bytes += op.subject().brings().map_or(0, |timer| timer.content_bytes());
         bytes <= TURN_BYTES
     };
-    ops.iter().take(TURN_OPS).take_while(fits).count().max(1)
+    let length = ops.iter().take(TURN_OPS).take_while(fits).count().max(1);
+    ops[..length].iter().position(changes_mark).map_or(length, |at| at + 1)
+}
+
+/// Whether timers that are scheduled after it may have another mark than before.
+pub(crate) fn changes_mark(op: &Op) -> bool {
+    match op {
+        Op::BeginBulk(_) | Op::StopBulk(_) => true,
+        Op::BulkAdvance(advance) => advance.to == BulkPlace::End,
+        Op::Schedule(_) | Op::Cancel(_) | Op::Reschedule(_) | Op::ExtendDeadline(_) => false,
+        Op::Take(_) | Op::Settle(_) | Op::Park(_) | Op::Unpark(_) => false,
+        Op::Replay(_) | Op::Purge(_) | Op::Trim(_) | Op::BulkAct(_) => false,
+    }
 }
 
 /// While the store is full, or takes no writes, it remembers no cancels of timers that do not
@@ -276,8 +295,25 @@ fn refuse_unseen(why: &Refusal, ops: &[Op], answers: &mut [Answer], changes: &mu
 
 #[cfg(test)]
 mod tests {
+    use mtimer_store::ops::{BeginBulk, BulkAdvance, StopBulk};
+    use mtimer_types::{Bulk, BulkAction, BulkId, Filter};
+
     use super::super::writes::Writes;
     use super::*;
+
+    #[test]
+    fn a_turn_ends_with_what_begins_or_ends_a_bulk_job() {
+        let advance = |to| BulkAdvance { number: 1, to, met: 0 }.into();
+        let bulk = Bulk::new(BulkAction::Cancel, Filter::default()).into();
+        let begin = BeginBulk { id: BulkId(1), bulk }.into();
+        let stop = StopBulk { id: BulkId(1), group: None, app: None }.into();
+        let (other, end) = (advance(BulkPlace::Parked), advance(BulkPlace::End));
+        let lengths = |op: &Op| {
+            [[&other, op, op], [op, &other, &other], [&other, &other, &other]]
+                .map(|ops| turn_length(&ops.map(Clone::clone)))
+        };
+        assert_eq!([&begin, &stop, &end].map(lengths), [[2, 1, 3]; 3]);
+    }
 
     #[test]
     fn the_keys_of_a_turn_are_freed_by_one_command() {

@@ -40,6 +40,7 @@ impl Run {
         self.check_listings().await?;
         let census = Census { residue: 0, ..alive(self.owner.census().await)? };
         same("the census", &census, &self.model.census())?;
+        same("the bulk jobs", &alive(self.owner.bulks().await)?, &self.model.jobs)?;
         for timer in self.timers.clone() {
             self.get(&Target::Id(timer.id)).await?;
             if let Some(key) = timer.key {
@@ -154,8 +155,8 @@ impl Run {
         let now = state.now;
         state.data.expire(now);
         let left: Vec<_> = state.data.keys();
-        let left: Vec<_> =
-            left.iter().filter(|key| !key.starts_with("owner:") && !key.starts_with("dest:")).collect();
+        let stays = |key: &&String| ["owner:", "dest:", "bulk:"].iter().any(|kind| key.starts_with(kind));
+        let left: Vec<_> = left.iter().filter(|key| !stays(key)).collect();
         same("what is left", &left, &Vec::new())
     }
 }

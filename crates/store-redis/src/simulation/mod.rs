@@ -10,11 +10,13 @@
 //! | `rules` | each rule of the design, broken on purpose and found |
 //! | `replaced` | a master that is replaced and serves on, and Sentinels that lag |
 //! | `lost` | a key that is lost although the sequence number shows no loss |
+//! | `bulks` | bulk jobs, and the marks of timers |
 //! | `torn` | an owner that dies while its last write is cut off half way |
 //!
 //! `MTIMER_SIM_SEED` repeats one seed, `MTIMER_SIM_SEEDS` says how many are run.
 
 mod arbitrary;
+mod bulks;
 mod compare;
 mod data;
 mod lost;
@@ -66,6 +68,12 @@ pub(crate) enum Broken {
     AllTakenForOurs,
     /// A key is freed even if it names another timer by now.
     FreedWithoutComparing,
+    /// Bulk jobs are written ahead of the timers on which they have acted.
+    BulksAheadOfTimers,
+    /// A write whose answer was lost tells its owner of no bulk jobs.
+    UnreportedBulksForgotten,
+    /// Timers are taken without reading them while a bulk job is under way.
+    MarkedTimersUnread,
     /// Index entries are written behind the contents that they announce.
     IndexBehindContents,
     /// A copy of a write that arrives while others are applied again ends the lane.

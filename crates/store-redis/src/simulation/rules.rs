@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::arbitrary::PARTITION;
 use super::run::{Check, Run, acquire_next, alive, block_on, empty, run, run_untrimmed, same, timer};
-use super::{Broken, lost, replaced, torn, with_broken};
+use super::{Broken, bulks, lost, replaced, torn, with_broken};
 use crate::keyspace::keys::{HashKey, Keyspace};
 use crate::partition::handed::HandedOver;
 use crate::partition::lane::RedisLane;
@@ -40,6 +40,24 @@ fn a_write_that_may_have_run_is_not_refused() {
 #[test]
 fn index_entries_are_written_before_contents() {
     is_found_by(Broken::IndexBehindContents, torn::dies);
+}
+
+#[test]
+fn bulk_jobs_are_written_behind_the_timers_on_which_they_have_acted() {
+    is_found_by(Broken::BulksAheadOfTimers, torn::dies);
+}
+
+#[test]
+fn bulk_jobs_of_a_write_whose_answer_is_lost_are_known() {
+    is_found_by(Broken::UnreportedBulksForgotten, run);
+    assert_eq!(bulks::lost_answer(), Ok(()));
+    assert!(with_broken(Broken::UnreportedBulksForgotten, bulks::lost_answer).is_err());
+}
+
+#[test]
+fn a_timer_that_may_be_marked_is_read() {
+    assert_eq!(bulks::marked_timer(), Ok(()));
+    assert!(with_broken(Broken::MarkedTimersUnread, bulks::marked_timer).is_err());
 }
 
 #[test]

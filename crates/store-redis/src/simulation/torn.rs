@@ -2,7 +2,8 @@
 //!
 //! Each timer is then as it was before the write or as it would be behind it, a look-up by key
 //! gives the result from before or after one of the operations, keys that are taken name a live
-//! timer, and when all timers have ended nothing is left of them but entries of listings.
+//! timer, and when all timers have ended nothing is left of them but entries of listings. Bulk jobs
+//! are as they would be behind the write only if all of it is there.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use super::arbitrary::{DAY, PARTITION};
 use super::compare::plain;
 use super::run::{Check, Run, acquire_next, alive, block_on, pass, same};
 use crate::partition::handed::HandedOver;
+use crate::partition::turn::changes_mark;
 
 /// Longer than a lane that lives takes for a batch.
 pub(super) const DEAD_AFTER: Duration = Duration::from_secs(60);
@@ -29,7 +31,11 @@ pub(super) fn dies(seed: u64) -> Check {
     block_on(async {
         let mut run = Run::new(seed, 0).await?;
         run.calls(30).await?;
-        let ops: Vec<Op> = (0..3).map(|_| run.op(20)).collect();
+        let mut ops: Vec<Op> = (0..3).map(|_| run.op(20)).collect();
+        // One write: see `turn_length`.
+        if let Some(last) = ops.iter().position(changes_mark) {
+            ops.truncate(last + 1);
+        }
         let steps = run.random.below(12) as usize;
         run.server.state().last_steps = Some(steps);
         let mut states = vec![run.model.clone()];
@@ -53,6 +59,7 @@ pub(super) fn dies(seed: u64) -> Check {
 /// `states`: the model before the write, and behind each operation.
 async fn survives(run: &mut Run, states: &[Model]) -> Check {
     is_counted(run).await?;
+    let bulks_are_stored = bulks_are_stored(run, states).await?;
     let after = &states[states.len() - 1];
     for timer in run.timers.clone() {
         let Some(key) = timer.key else { continue };
@@ -71,7 +78,7 @@ async fn survives(run: &mut Run, states: &[Model]) -> Check {
         let seen = alive(run.owner.get(Target::Id(timer.id)).await)?;
         let seen = seen.map(|(record, place)| (plain(record, place), place));
         let (before, behind) = (row(&states[0], timer.id), row(after, timer.id));
-        if seen != before {
+        if seen != before || bulks_are_stored {
             same(&format!("{} if it is not as before: {before:?}", timer.id), &seen, &behind)?;
         }
         if timer.key.is_some() {
@@ -91,6 +98,19 @@ async fn survives(run: &mut Run, states: &[Model]) -> Check {
         ["slot:", "moved:", "key:", "zset:", "list:", "copy:", "retry"].iter().any(|of| key.starts_with(of))
     };
     same("what is left", &keys.iter().filter(is_left).collect::<Vec<_>>(), &Vec::new())
+}
+
+/// Whether the bulk jobs are as behind the write, and were others before. Else they are as before.
+async fn bulks_are_stored(run: &mut Run, states: &[Model]) -> Check<bool> {
+    let (before, behind) = (&states[0].jobs, &states[states.len() - 1].jobs);
+    let mut jobs = alive(run.owner.bulks().await)?;
+    if jobs == *before {
+        return Ok(false);
+    }
+    // The one that went may be left.
+    jobs.retain(|job| behind.iter().any(|other| other.number == job.number));
+    same("the bulk jobs", &jobs, behind)?;
+    Ok(true)
 }
 
 /// Compares the counts of destinations with where the timers are. An entry of a park may be left of

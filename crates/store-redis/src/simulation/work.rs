@@ -1,6 +1,6 @@
 //! The requests of a run.
 
-use mtimer_store::conformance::arbitrary::{Around, Kind, arbitrary_op, is_repeated};
+use mtimer_store::conformance::arbitrary::{Around, Kind, arbitrary_op, is_repeated, of_job_under_way};
 use mtimer_store::conformance::properties::assert_all_occur;
 use mtimer_store::{Op, RequestId};
 
@@ -23,7 +23,7 @@ impl Run {
         };
         let fire = arbitrary_time(r, self.now);
         let around = Around { timer, known, now: self.now, fire, request: RequestId(r.next_u64()) };
-        let op = arbitrary_op(kind, around, r);
+        let op = of_job_under_way(arbitrary_op(kind, around, r), &self.model.jobs, r);
         if is_repeated(&op) {
             self.asked.push(op.clone());
         }

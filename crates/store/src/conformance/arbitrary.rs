@@ -5,13 +5,18 @@
 
 use std::sync::Arc;
 
-use mtimer_types::{DeadReason, Destination, Headers, Key, KeyPolicy, Mode, Target, Time, Timer, TimerId};
+use mtimer_types::{
+    Bulk, BulkAction, BulkId, DeadReason, Destination, Filter, Headers, Key, KeyPolicy, Mode, Target, Time,
+    Timer, TimerId,
+};
 
 use super::kit::Kit;
 use super::seeded::SeededRandom;
 use super::values::{DAY, HOUR, MINUTE, SECOND};
+use crate::bulk::{BulkJob, BulkPlace};
 use crate::ops::{
-    Cancel, ExtendDeadline, Park, Purge, Replay, Reschedule, Schedule, Settle, Take, Trim, Unpark,
+    BeginBulk, BulkAct, BulkAdvance, Cancel, ExtendDeadline, Park, Purge, Replay, Reschedule, Schedule,
+    Settle, StopBulk, Take, Trim, Unpark,
 };
 use crate::{Op, Place, RequestId, Retained, Verdict};
 
@@ -60,6 +65,14 @@ pub enum Kind {
     Purge,
     /// A trim of either kind.
     Trim,
+    /// The beginning of a bulk job about timers like the timer.
+    BeginBulk,
+    /// The end of one, before it has met all.
+    StopBulk,
+    /// Its action on the timer.
+    BulkAct,
+    /// Its progress.
+    BulkAdvance,
 }
 
 impl Kind {
@@ -84,6 +97,10 @@ impl Kind {
         Self::Replay,
         Self::Purge,
         Self::Trim,
+        Self::BeginBulk,
+        Self::StopBulk,
+        Self::BulkAct,
+        Self::BulkAdvance,
     ];
 
     /// Returns any kind; mostly one that makes sense for a timer at that place, so that sequences
@@ -92,7 +109,7 @@ impl Kind {
         use Kind::*;
         let kinds = match place {
             _ if r.one_in(3) => Self::ALL,
-            None => &[Schedule, Schedule, Schedule, Cancel, Again],
+            None => &[Schedule, Schedule, Schedule, Schedule, Cancel, Again, BeginBulk],
             Some(Place::Pending { .. }) => &[
                 Take,
                 Take,
@@ -108,12 +125,16 @@ impl Kind {
                 Ack,
                 AckLoaded,
                 AckLoaded,
+                BulkAct,
+                BulkAct,
             ],
-            Some(Place::Parked) => &[Unpark, Unpark, Take, Reschedule, Cancel, Dead],
+            Some(Place::Parked) => &[Unpark, Unpark, Take, Reschedule, Cancel, Dead, BulkAct],
             Some(Place::Taken { unconfirmed: false, .. }) => {
                 &[Unconfirmed, Unconfirmed, Dead, LateAck, Park, Take]
             }
-            Some(Place::Taken { .. } | Place::Dead) => &[Replay, Replay, Schedule, Trim, LateAck, Purge],
+            Some(Place::Taken { .. } | Place::Dead) => {
+                &[Replay, Replay, Schedule, Trim, LateAck, Purge, BulkAct]
+            }
         };
         r.pick(kinds)
     }
@@ -228,6 +249,79 @@ pub fn arbitrary_op(kind: Kind, around: Around, r: &mut SeededRandom) -> Op {
             limit: r.pick(&[0, 1, 2, 100]),
         }
         .into(),
+        Kind::BeginBulk => {
+            let bulk = arbitrary_bulk(r, &timer, fire).into();
+            BeginBulk { id: BulkId(r.below(BULK_IDS).into()), bulk }.into()
+        }
+        Kind::StopBulk => StopBulk { id: BulkId(r.below(BULK_IDS).into()), group: None, app: None }.into(),
+        Kind::BulkAct => {
+            let (number, is_begun) = (bulk_number(r), r.one_in(8));
+            let sent_attempt = r.one_in(4).then(|| r.pick(&[1, 1, 2, 4]));
+            BulkAct { number, id, sent_attempt, is_begun }.into()
+        }
+        Kind::BulkAdvance => {
+            let to = match r.below(5) {
+                0 => BulkPlace::Pending((fire, id)),
+                1 => BulkPlace::Parked,
+                2 => BulkPlace::Unconfirmed,
+                3 => BulkPlace::Dead,
+                _ => BulkPlace::End,
+            };
+            BulkAdvance { number: bulk_number(r), to, met: r.below(3) }.into()
+        }
+    }
+}
+
+/// More than a partition keeps, so that the oldest ones go.
+const BULK_IDS: u64 = 24;
+
+/// The number of a job: mostly one of the first ones, which there are.
+fn bulk_number(r: &mut SeededRandom) -> u32 {
+    let most = 1 + r.below(8);
+    1 + r.below(most) as u32
+}
+
+/// A job about timers that have something in common with this one.
+fn arbitrary_bulk(r: &mut SeededRandom, timer: &Timer, fire: Time) -> Bulk {
+    let filter = match r.below(6) {
+        0 => Filter::of(&timer.dest),
+        1 => Filter { key_prefix: Some(r.pick(&["", "a", "k"]).into()), ..Filter::default() },
+        2 => Filter { header: Some(("tenant".into(), "acme".into())), ..Filter::default() },
+        _ => Filter::default(),
+    };
+    let action = match r.below(7) {
+        0 | 1 => BulkAction::Cancel,
+        2 | 3 => BulkAction::Shift { ms: r.pick(&[-(HOUR as i64), -1_000, 20, 5_000, HOUR as i64]) },
+        4 => BulkAction::MoveTo { due: fire },
+        5 => BulkAction::Replay,
+        _ => BulkAction::Purge,
+    };
+    let bulk = Bulk::new(action, filter);
+    match r.below(8) {
+        0 => Bulk { from: fire, ..bulk },
+        1 => Bulk { until: fire, ..bulk },
+        2 => Bulk { retrying: Some(r.one_in(2)), ..bulk },
+        3 => Bulk { dry_run: true, ..bulk },
+        _ => bulk,
+    }
+}
+
+/// Most of the time, makes an operation of a bulk job about one that has not ended: only those
+/// change something.
+pub fn of_job_under_way(op: Op, jobs: &[BulkJob], r: &mut SeededRandom) -> Op {
+    let under_way: Vec<&BulkJob> = jobs.iter().filter(|job| job.ended.is_none()).collect();
+    if under_way.is_empty() || r.one_in(5) {
+        return op;
+    }
+    let job = under_way[r.index(under_way.len())];
+    match op {
+        Op::BulkAct(act) => BulkAct { number: job.number, ..act }.into(),
+        Op::BulkAdvance(advance) => BulkAdvance { number: job.number, ..advance }.into(),
+        Op::StopBulk(_) => {
+            let Filter { group, app, .. } = job.bulk.filter.clone();
+            StopBulk { id: job.id, group, app }.into()
+        }
+        op => op,
     }
 }
 

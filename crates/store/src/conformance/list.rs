@@ -4,7 +4,7 @@ use futures_util::FutureExt;
 
 use super::kit::{Kit, TestFn};
 use super::{
-    claims, content, dead, drain, faults, fencing, keys, lease, listing, loading, matrix, once, order,
+    bulk, claims, content, dead, drain, faults, fencing, keys, lease, listing, loading, matrix, once, order,
     ownership, parking, random, requests, reschedule, retries, steps,
 };
 
@@ -238,6 +238,42 @@ macro_rules! conformance_list {
                 trim_of_nothing,
                 trimmed_timers_stay_ended,
             }
+            bulk {
+                it_is_listed_as_it_began,
+                it_acts_on_what_matches_and_counts_it,
+                what_comes_after_its_beginning_is_passed_by,
+                a_repeat_counts_once,
+                it_goes_on_after_a_takeover,
+                it_survives_a_restart,
+                it_does_not_meet_what_it_has_moved,
+                a_shift_moves_the_deadline_too,
+                a_shift_too_far_ahead_is_an_obstacle,
+                a_time_beyond_the_deadline_is_an_obstacle,
+                it_is_too_late_for_one_in_flight,
+                one_between_attempts_dies_and_is_not_moved,
+                the_covered_are_too_late,
+                the_dead_and_unconfirmed_are_replayed,
+                the_dead_and_unconfirmed_are_purged,
+                a_reschedule_has_it_cancel_first,
+                a_reschedule_moves_what_it_would_have_moved,
+                a_return_from_the_park_has_it_act_first,
+                a_return_of_one_it_cannot_move_is_counted,
+                a_park_of_a_taken_one_has_it_act_first,
+                of_two_about_live_timers_the_second_waits,
+                one_about_retained_timers_does_not_wait,
+                a_stopped_one_acts_no_more,
+                one_that_waits_can_be_stopped,
+                the_same_name_twice_is_one_job,
+                there_are_so_many_at_most,
+                a_number_is_given_once,
+                the_first_failures_are_named,
+                a_dry_run_counts_and_changes_nothing,
+                every_condition_of_its_filter,
+                of_retained_ones_the_time_is_that_of_their_end,
+                marks_stay_whatever_happens_to_a_timer,
+                a_thousand_timers,
+                partitions_have_jobs_of_their_own,
+            }
             listing {
                 nothing_is_listed_at_once,
                 in_the_order_of_fire_times_in_pages,
@@ -395,6 +431,8 @@ macro_rules! conformance_list {
                 settle_dead,
                 settle_expired,
                 settle_unconfirmed,
+                bulk_act,
+                moves_while_a_bulk_job_is_at_work,
             };
             operations_agree_with_the_reference,
             operations_agree_through_faults,

@@ -5,8 +5,11 @@
 //! spot is reached the way an owner gets there, over two epochs, so that *earlier* and *this*
 //! epoch, *covered* and *fresh* are all met.
 
+mod bulk;
+
 use mtimer_types::{DeadReason, KeyPolicy, Target, Time, Timer, TimerId};
 
+pub(super) use self::bulk::{bulk_act, moves_while_a_bulk_job_is_at_work};
 use super::arbitrary::{Around, Kind, arbitrary_op, arbitrary_time};
 use super::kit::Kit;
 use super::pair::{Pair, schedule_with};
@@ -240,7 +243,8 @@ pub(super) async fn every_kind_of_operation(kit: Kit) {
             arbitrary_op(kind, Around { timer, known: None, now, fire, request }, &mut r)
         }
     };
-    // A trim names none, and which requests come again is up to a sequence.
+    // A trim names none, and which requests come again is up to a sequence. Those of bulk jobs come
+    // last, so that their jobs do not meet the others.
     let kinds = Kind::ALL.iter().filter(|kind| !matches!(kind, Kind::Trim | Kind::Again));
     let forms: Vec<_> = kinds.flat_map(|kind| [(); 3].map(|()| form(*kind))).collect();
     let forms: Vec<Form<'_>> = forms.iter().map(|form| form as Form<'_>).collect();

@@ -23,6 +23,7 @@
 #![allow(clippy::unwrap_used, reason = "this is a test suite: it is meant to panic")]
 
 pub mod arbitrary;
+mod bulk;
 mod claims;
 mod content;
 mod dead;

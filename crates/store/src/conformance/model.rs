@@ -4,15 +4,19 @@
 //!
 //! Not in here: loading (see `pair`), time limits of remembered outcomes, faults.
 
+mod bulk;
+
 use std::collections::BTreeMap;
 
 use mtimer_types::{
-    DeadReason, Destination, Ended, Epoch, Key, KeyPolicy, Mode, Target, Time, Timer, TimerId, limits,
+    BulkAction, BulkFailure, BulkObstacle, DeadReason, Destination, Ended, Epoch, Key, KeyPolicy, Mode,
+    Target, Time, Timer, TimerId, limits,
 };
 
+use crate::bulk::BulkJob;
 use crate::ops::{
-    Cancel, ExtendDeadlineAnswer, MoveAnswer, Park, Purge, PurgeAnswer, Replay, ReplayAnswer, Reschedule,
-    Schedule, Settle, SettleAnswer, Take, Trim, TrimAnswer, Unpark,
+    BulkAct, BulkActAnswer, Cancel, ExtendDeadlineAnswer, MoveAnswer, Park, Purge, PurgeAnswer, Replay,
+    ReplayAnswer, Reschedule, Schedule, Settle, SettleAnswer, Take, Trim, TrimAnswer, Unpark,
 };
 use crate::{
     Answer, CancelAnswer, Census, Counts, DeadLetter, InFlight, LoadedTimer, Op, Place, Progress, Record,
@@ -30,12 +34,16 @@ pub struct Entry {
     /// Since when, for an unconfirmed one.
     unconfirmed_since: Option<Time>,
     accepted: Option<Time>,
+    /// Bulk jobs up to this number pass it by.
+    mark: u32,
 }
 
 impl Entry {
     pub fn record(&self) -> Record {
         let (timer, progress) = (std::sync::Arc::new(self.timer.clone()), self.progress.clone());
-        Record { progress, accepted: self.accepted, ..Record::new(timer) }
+        let mut record = Record { progress, accepted: self.accepted, ..Record::new(timer) };
+        record.extensions.raise_bulk_mark(self.mark);
+        record
     }
 
     fn holds_key(&self) -> bool {
@@ -55,7 +63,11 @@ impl Entry {
         self.progress.last_error = if error.is_empty() { None } else { Some(error.into()) };
     }
 
-    fn die(&mut self, reason: DeadReason, now: Time) {
+    /// `newest`: the mark of what comes to the retained ones.
+    fn die(&mut self, reason: DeadReason, now: Time, newest: u32) {
+        if self.place != Place::Dead && !self.is_unconfirmed() {
+            self.mark = self.mark.max(newest);
+        }
         self.place = Place::Dead;
         self.death = Some((reason, now));
         self.unconfirmed_since = None;
@@ -72,6 +84,8 @@ pub struct Model {
     pub prior_claim: Time,
     pub claimed_until: Time,
     pub in_flight: Vec<InFlight>,
+    /// Bulk jobs, in the order of their numbers.
+    pub jobs: Vec<BulkJob>,
 }
 
 impl Model {
@@ -159,16 +173,9 @@ impl Model {
             }
             Op::Take(Take { id, failed, .. }) => self.take(*id, *failed),
             Op::Settle(Settle { id, verdict, .. }) => self.settle(now, *id, verdict),
-            Op::Park(Park { id, failed }) => self.park(*id, *failed),
-            Op::Unpark(Unpark { id, fire }) => match self.timers.get(id).map(|e| e.place) {
-                Some(Place::Parked) => {
-                    self.file(*id, *fire, 0);
-                    Answer::Unpark(MoveAnswer::Done)
-                }
-                Some(Place::Pending { .. }) => Answer::Unpark(MoveAnswer::Done),
-                _ => Answer::Unpark(MoveAnswer::Gone),
-            },
-            Op::Replay(Replay { id, fire }) => self.replay(now, *id, *fire),
+            Op::Park(Park { id, failed }) => Answer::Park(self.park(now, *id, *failed)),
+            Op::Unpark(Unpark { id, fire }) => Answer::Unpark(self.unpark(now, *id, *fire)),
+            Op::Replay(Replay { id, fire }) => Answer::Replay(self.replay(now, *id, *fire)),
             Op::Purge(Purge { id }) => match self.timers.get(id) {
                 Some(e) if e.place == Place::Dead || e.is_unconfirmed() => {
                     self.purge(now, *id);
@@ -177,6 +184,10 @@ impl Model {
                 _ => Answer::Purge(PurgeAnswer::Gone),
             },
             Op::Trim(Trim { of, before, keep, limit }) => self.trim(now, *of, (*before, *keep), *limit),
+            Op::BeginBulk(op) => Answer::BeginBulk(self.begin_bulk(now, op)),
+            Op::StopBulk(op) => Answer::StopBulk(self.stop_bulk(now, op)),
+            Op::BulkAct(op) => Answer::BulkAct(self.bulk_act(now, op)),
+            Op::BulkAdvance(op) => Answer::BulkAdvance(self.bulk_advance(now, op)),
         }
     }
 
@@ -226,6 +237,7 @@ impl Model {
             death: None,
             unconfirmed_since: None,
             accepted: (timer.due < now).then_some(now),
+            mark: self.newest_job(),
         };
         self.timers.insert(timer.id, entry);
         self.file(timer.id, timer.due, 0);
@@ -245,7 +257,11 @@ impl Model {
                 _ => CancelAnswer::NotFound,
             };
         };
-        let attempt = self.attempt(&self.timers[&id]);
+        self.cancel_found(now, id, sent_attempt)
+    }
+
+    fn cancel_found(&mut self, now: Time, id: TimerId, sent_attempt: Option<u32>) -> CancelAnswer {
+        let (attempt, newest) = (self.attempt(&self.timers[&id]), self.newest_job());
         let own = Place::Taken { epoch: self.epoch, unconfirmed: false };
         let e = self.timers.get_mut(&id).unwrap();
         let flies = sent_attempt.unwrap_or(0) > e.progress.failed;
@@ -258,7 +274,7 @@ impl Model {
             return CancelAnswer::Cancelled(id);
         } else {
             e.progress.failed = attempt - 1;
-            e.die(DeadReason::Stopped, now);
+            e.die(DeadReason::Stopped, now, newest);
             return CancelAnswer::Died { id, failed: attempt - 1 };
         }
         CancelAnswer::TooLate(id)
@@ -279,7 +295,10 @@ impl Model {
         if e.timer.deadline.is_some_and(|deadline| deadline < due) {
             return RescheduleAnswer::PastDeadline(id);
         }
-        e.timer.due = due;
+        let deadline = e.timer.deadline;
+        self.job_acts_first(now, id);
+        let Some(e) = self.timers.get_mut(&id) else { return RescheduleAnswer::Cancelled(id) };
+        (e.timer.due, e.timer.deadline) = (due, deadline);
         e.accepted = (due < now).then_some(now);
         self.file(id, due, 0);
         RescheduleAnswer::Rescheduled(id)
@@ -298,42 +317,63 @@ impl Model {
         }
     }
 
-    fn park(&mut self, id: TimerId, failed: u32) -> Answer {
+    fn park(&mut self, now: Time, id: TimerId, failed: u32) -> MoveAnswer {
         let taken = Place::Taken { epoch: self.epoch, unconfirmed: false };
+        if self.timers.get(&id).is_some_and(|e| e.place == taken) {
+            self.job_acts_first(now, id);
+        }
         match self.timers.get_mut(&id) {
             Some(e) if matches!(e.place, Place::Pending { .. }) || e.place == taken => {
                 e.place = Place::Parked;
                 e.progress.failed = failed;
-                Answer::Park(MoveAnswer::Done)
+                MoveAnswer::Done
             }
-            Some(e) if e.place == Place::Parked => Answer::Park(MoveAnswer::Done),
-            _ => Answer::Park(MoveAnswer::Gone),
+            Some(e) if e.place == Place::Parked => MoveAnswer::Done,
+            _ => MoveAnswer::Gone,
         }
     }
 
-    fn replay(&mut self, now: Time, id: TimerId, fire: Time) -> Answer {
-        let Some(e) = self.timers.get(&id) else { return Answer::Replay(ReplayAnswer::Gone) };
+    fn unpark(&mut self, now: Time, id: TimerId, fire: Time) -> MoveAnswer {
+        let place = self.timers.get(&id).map(|e| e.place);
+        if matches!(place, Some(Place::Pending { .. })) {
+            return MoveAnswer::Done;
+        }
+        if place == Some(Place::Parked) {
+            self.job_acts_first(now, id);
+        }
+        // A job that has moved or cancelled it has taken it out of the park.
+        if self.timers.get(&id).is_none_or(|e| e.place != Place::Parked) {
+            return MoveAnswer::Gone;
+        }
+        self.file(id, fire, 0);
+        MoveAnswer::Done
+    }
+
+    fn replay(&mut self, now: Time, id: TimerId, fire: Time) -> ReplayAnswer {
+        let Some(e) = self.timers.get(&id) else { return ReplayAnswer::Gone };
         if matches!(e.place, Place::Pending { .. }) {
-            return Answer::Replay(ReplayAnswer::Done);
+            return ReplayAnswer::Done;
         }
         if e.place != Place::Dead && !e.is_unconfirmed() {
-            return Answer::Replay(ReplayAnswer::Gone);
+            return ReplayAnswer::Gone;
         }
         if let Some(holder) = e.timer.key.as_ref().and_then(|key| self.holder(&e.timer.dest, key)) {
-            return Answer::Replay(ReplayAnswer::KeyTaken(holder));
+            return ReplayAnswer::KeyTaken(holder);
         }
+        let newest = self.newest_job();
         let e = self.timers.get_mut(&id).unwrap();
+        e.mark = e.mark.max(newest);
         e.progress.failed += u32::from(e.is_unconfirmed());
         e.progress.budget_from = e.progress.failed;
         e.progress.stopped = false;
         e.timer.deadline = e.timer.deadline.filter(|deadline| *deadline >= now);
         self.file(id, fire, 0);
-        Answer::Replay(ReplayAnswer::Done)
+        ReplayAnswer::Done
     }
 
     fn settle(&mut self, now: Time, id: TimerId, verdict: &Verdict) -> Answer {
         let Some(e) = self.timers.get(&id) else { return Answer::Settle(SettleAnswer::Gone) };
-        let (covered, failed) = (self.covered(e), e.progress.failed);
+        let (covered, failed, newest) = (self.covered(e), e.progress.failed, self.newest_job());
         let taken = matches!(e.place, Place::Taken { .. });
         let own = Place::Taken { epoch: self.epoch, unconfirmed: false };
         let e = self.timers.get_mut(&id).unwrap();
@@ -350,7 +390,7 @@ impl Model {
             Verdict::Retry { fire, tier, failed, error } if matches!(e.place, Place::Pending { .. }) => {
                 e.fail(*failed, error);
                 if e.progress.stopped {
-                    e.die(DeadReason::Stopped, now);
+                    e.die(DeadReason::Stopped, now, newest);
                     return Answer::Settle(SettleAnswer::Died);
                 }
                 if e.timer.deadline.is_some_and(|last| last < *fire) {
@@ -362,7 +402,7 @@ impl Model {
             Verdict::Dead { .. } if e.place == Place::Dead => {}
             Verdict::Dead { reason, failed, error } => {
                 e.fail(*failed, error);
-                e.die(*reason, now);
+                e.die(*reason, now, newest);
             }
             Verdict::Expired { next }
                 if (e.waits() || e.place == own) && e.timer.deadline.is_some_and(|last| last < *next) =>
@@ -370,6 +410,9 @@ impl Model {
                 self.end(id, Ended::Expired);
             }
             Verdict::Unconfirmed if taken => {
+                if !e.is_unconfirmed() {
+                    e.mark = e.mark.max(newest);
+                }
                 if let Place::Taken { unconfirmed, .. } = &mut e.place {
                     *unconfirmed = true;
                 }
@@ -411,6 +454,85 @@ impl Model {
             self.purge(now, *id);
         }
         Answer::Trim(TrimAnswer { removed: removed as u32, more: removed < doomed.len() })
+    }
+
+    /// Something is about to move a live timer: the job that would still come to it acts before.
+    fn job_acts_first(&mut self, now: Time, id: TimerId) {
+        if let Some(number) = self.at_work(true) {
+            self.bulk_act(now, &BulkAct { number, id, sent_attempt: None, is_begun: false });
+        }
+    }
+
+    fn bulk_act(&mut self, now: Time, op: &BulkAct) -> BulkActAnswer {
+        let BulkAct { number, id, .. } = *op;
+        let Some(i) = self.jobs.iter().position(|job| job.number == number) else {
+            return BulkActAnswer::Passed;
+        };
+        let at_work = [true, false].map(|live| self.at_work(live)).contains(&Some(number));
+        let is_wanted = self.timers.get(&id).is_some_and(|e| Self::wants(&self.jobs[i], e));
+        if !at_work || !is_wanted || self.jobs[i].bulk.dry_run {
+            return BulkActAnswer::Passed;
+        }
+        let answer = match self.jobs[i].bulk.action {
+            BulkAction::Cancel => match self.cancel_found(now, id, op.sent_attempt) {
+                CancelAnswer::Cancelled(_) => BulkActAnswer::Cancelled,
+                CancelAnswer::Died { failed, .. } => BulkActAnswer::Died { failed },
+                CancelAnswer::TooLate(_) | CancelAnswer::NotFound => BulkActAnswer::Stopped,
+            },
+            BulkAction::Shift { .. } | BulkAction::MoveTo { .. } if op.is_begun || self.has_begun(id) => {
+                BulkActAnswer::NotDone(BulkObstacle::TooLate)
+            }
+            BulkAction::Shift { ms } => {
+                let shifted = |time: Time| {
+                    let ahead = ms.unsigned_abs();
+                    if ms < 0 { time - ahead } else { time + ahead }
+                };
+                let timer = &self.timers[&id].timer;
+                let (due, deadline) = (shifted(timer.due), timer.deadline.map(shifted));
+                if due > now + limits::MAX_AHEAD_MS {
+                    BulkActAnswer::NotDone(BulkObstacle::TooFar)
+                } else {
+                    self.bulk_move(now, id, due, deadline)
+                }
+            }
+            BulkAction::MoveTo { due } => match self.timers[&id].timer.deadline {
+                Some(deadline) if deadline < due => BulkActAnswer::NotDone(BulkObstacle::PastDeadline),
+                deadline => self.bulk_move(now, id, due, deadline),
+            },
+            BulkAction::Replay => match self.replay(now, id, now) {
+                ReplayAnswer::KeyTaken(_) => BulkActAnswer::NotDone(BulkObstacle::KeyTaken),
+                _ => BulkActAnswer::Replayed,
+            },
+            BulkAction::Purge => {
+                self.purge(now, id);
+                BulkActAnswer::Purged
+            }
+        };
+        if let Some(e) = self.timers.get_mut(&id) {
+            e.mark = e.mark.max(number);
+        }
+        let job = &mut self.jobs[i];
+        let why = match answer {
+            BulkActAnswer::Stopped | BulkActAnswer::Died { .. } => BulkObstacle::TooLate,
+            BulkActAnswer::NotDone(why) => why,
+            _ => {
+                job.done += 1;
+                return answer;
+            }
+        };
+        job.not_done += 1;
+        if job.failures.len() < limits::MAX_BULK_FAILURES {
+            job.failures.push(BulkFailure { id, why });
+        }
+        answer
+    }
+
+    fn bulk_move(&mut self, now: Time, id: TimerId, due: Time, deadline: Option<Time>) -> BulkActAnswer {
+        let e = self.timers.get_mut(&id).unwrap();
+        (e.timer.due, e.timer.deadline) = (due, deadline);
+        e.accepted = (due < now).then_some(now);
+        self.file(id, due, 0);
+        BulkActAnswer::Moved { due }
     }
 
     pub fn pending(&self) -> Vec<LoadedTimer> {

@@ -4,12 +4,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use mtimer_types::{Destination, Epoch, Key, KeyPolicy, PartitionId, Target, Time, Timer, TimerId};
+use mtimer_types::{
+    Bulk, BulkId, Destination, Epoch, Filter, Key, KeyPolicy, PartitionId, Target, Time, Timer, TimerId,
+};
 
 use super::values::{NEW, dead_verdict, dest, schedule_op, unique};
+use crate::bulk::{BulkJob, BulkPlace};
 use crate::ops::{
-    Cancel, MoveAnswer, Park, Purge, PurgeAnswer, Replay, ReplayAnswer, Reschedule, Schedule, SettleAnswer,
-    Unpark,
+    BeginBulk, BeginBulkAnswer, BulkAct, BulkActAnswer, BulkAdvance, Cancel, MoveAnswer, Park, Purge,
+    PurgeAnswer, Replay, ReplayAnswer, Reschedule, Schedule, SettleAnswer, StopBulk, StopBulkAnswer, Unpark,
 };
 use crate::{
     Acquired, Answer, Batch, CancelAnswer, Census, Counts, CountsRange, DeadFilter, DeadLetter, InFlight,
@@ -37,6 +40,7 @@ pub(super) struct State {
     pub(super) unconfirmed: Vec<Unconfirmed>,
     pub(super) dead: Vec<DeadLetter>,
     pub(super) census: Census,
+    pub(super) bulks: Vec<BulkJob>,
 }
 
 /// An owner of the partition, with a short name for everything it can do.
@@ -174,6 +178,26 @@ impl Owner {
         answer_of!(self, Purge, Op::Purge(Purge { id }))
     }
 
+    pub(super) async fn begin_bulk(&self, id: BulkId, bulk: Bulk) -> BeginBulkAnswer {
+        answer_of!(self, BeginBulk, Op::BeginBulk(BeginBulk { id, bulk: bulk.into() }))
+    }
+
+    /// Stops a job of this group and app.
+    pub(super) async fn stop_bulk(&self, id: BulkId, of: &Filter) -> StopBulkAnswer {
+        let Filter { group, app, .. } = of.clone();
+        answer_of!(self, StopBulk, Op::StopBulk(StopBulk { id, group, app }))
+    }
+
+    /// Has a job act on a timer of which no attempt has begun.
+    pub(super) async fn bulk_act(&self, number: u32, id: TimerId) -> BulkActAnswer {
+        let act = BulkAct { number, id, sent_attempt: None, is_begun: false };
+        answer_of!(self, BulkAct, Op::BulkAct(act))
+    }
+
+    pub(super) async fn bulk_advance(&self, number: u32, to: BulkPlace, met: u64) -> MoveAnswer {
+        answer_of!(self, BulkAdvance, Op::BulkAdvance(BulkAdvance { number, to, met }))
+    }
+
     pub(super) async fn settle(&self, id: TimerId, verdict: Verdict) -> SettleAnswer {
         answer_of!(self, Settle, Op::settle(id, verdict))
     }
@@ -282,6 +306,10 @@ impl Owner {
         self.pending().await.into_iter().map(|(id, t)| (id, t.fire)).collect()
     }
 
+    pub(super) async fn bulks(&self) -> Vec<BulkJob> {
+        self.lane.bulks().await.expect("the lane is alive")
+    }
+
     pub(super) async fn census(&self) -> Census {
         self.lane.census().await.expect("the lane is alive")
     }
@@ -372,7 +400,8 @@ impl Owner {
         // Residue is promised only for an empty partition.
         let census = Census { residue: 0, ..self.census().await };
         let owner = self.store.owner(self.partition).await.unwrap();
-        State { owner, pending, parked, taken, unconfirmed, dead, census }
+        let bulks = self.bulks().await;
+        State { owner, pending, parked, taken, unconfirmed, dead, census, bulks }
     }
 }
 

@@ -277,6 +277,7 @@ impl Pair {
         let dead = |rows: Vec<DeadLetter>| rows.into_iter().map(plain_dead).collect::<Vec<_>>();
         same_rows("dead", &dead(store.dead), &dead(m.dead()))?;
         same("the census", &store.census, &m.census())?;
+        same_rows("bulk jobs", &store.bulks, &m.jobs)?;
         for (id, e) in &m.timers {
             self.check_get(&Target::Id(*id)).await?;
             if let Some(key) = &e.timer.key {
@@ -325,7 +326,8 @@ pub(super) fn same_state(store: &State, reference: &State) -> Check {
     same_rows("taken", &store.taken, &reference.taken)?;
     same_rows("unconfirmed", &store.unconfirmed, &reference.unconfirmed)?;
     same_rows("dead", &store.dead, &reference.dead)?;
-    same("the census", &store.census, &reference.census)
+    same("the census", &store.census, &reference.census)?;
+    same_rows("bulk jobs", &store.bulks, &reference.bulks)
 }
 
 /// An operation that schedules.

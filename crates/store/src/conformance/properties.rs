@@ -6,11 +6,15 @@
 
 use std::sync::Arc;
 
-use mtimer_types::{DeadReason, Key, KeyPolicy, Mode, Target, Time, Timer};
+use mtimer_types::{
+    Bulk, BulkAction, BulkId, DeadReason, Filter, Headers, Key, KeyPolicy, Mode, Target, Time, Timer,
+};
 
+use crate::bulk::BulkPlace;
 use crate::ops::{
-    Cancel, ExtendDeadline, ExtendDeadlineAnswer, MoveAnswer, Park, Purge, PurgeAnswer, Replay, ReplayAnswer,
-    Reschedule, Schedule, Settle, SettleAnswer, Take, Trim, TrimAnswer, Unpark,
+    BeginBulk, BeginBulkAnswer, BulkAct, BulkActAnswer, BulkAdvance, Cancel, ExtendDeadline,
+    ExtendDeadlineAnswer, MoveAnswer, Park, Purge, PurgeAnswer, Replay, ReplayAnswer, Reschedule, Schedule,
+    Settle, SettleAnswer, StopBulk, StopBulkAnswer, Take, Trim, TrimAnswer, Unpark,
 };
 use crate::{Answer, CancelAnswer, Op, RequestId, RescheduleAnswer, Retained, ScheduleAnswer, Verdict};
 
@@ -25,6 +29,7 @@ pub const fn adds(op: &Op) -> bool {
         Op::Schedule(_) | Op::Reschedule(_) | Op::ExtendDeadline(_) | Op::Replay(_) => true,
         Op::Cancel(_) | Op::Take(_) | Op::Settle(_) | Op::Park(_) | Op::Unpark(_) => false,
         Op::Purge(_) | Op::Trim(_) => false,
+        Op::BeginBulk(_) | Op::StopBulk(_) | Op::BulkAct(_) | Op::BulkAdvance(_) => false,
     }
 }
 
@@ -34,7 +39,9 @@ pub const fn waits(op: &Op) -> bool {
     match op {
         Op::Schedule(_) | Op::Reschedule(_) | Op::ExtendDeadline(_) => true,
         Op::Replay(_) | Op::Cancel(_) | Op::Take(_) => true,
+        Op::BeginBulk(_) | Op::StopBulk(_) | Op::BulkAct(_) => true,
         Op::Settle(_) | Op::Park(_) | Op::Unpark(_) | Op::Purge(_) | Op::Trim(_) => false,
+        Op::BulkAdvance(_) => false,
     }
 }
 
@@ -43,7 +50,9 @@ pub const fn is_asked_for(op: &Op) -> bool {
     match op {
         Op::Schedule(_) | Op::Reschedule(_) | Op::ExtendDeadline(_) => true,
         Op::Cancel(_) | Op::Replay(_) | Op::Purge(_) => true,
+        Op::BeginBulk(_) | Op::StopBulk(_) => true,
         Op::Take(_) | Op::Settle(_) | Op::Park(_) | Op::Unpark(_) | Op::Trim(_) => false,
+        Op::BulkAct(_) | Op::BulkAdvance(_) => false,
     }
 }
 
@@ -54,10 +63,12 @@ pub const fn may_retain(op: &Op) -> bool {
             Verdict::Dead { .. } | Verdict::Retry { .. } | Verdict::Unconfirmed => true,
             Verdict::Ack | Verdict::LateAck { .. } | Verdict::Expired { .. } => false,
         },
-        Op::Cancel(_) => true,
+        Op::Cancel(_) | Op::BulkAct(_) => true,
+        // A bulk job may cancel the timer first.
+        Op::Park(_) | Op::Unpark(_) => true,
         Op::Schedule(_) | Op::Reschedule(_) | Op::ExtendDeadline(_) | Op::Take(_) => false,
-        Op::Park(_) | Op::Unpark(_) => false,
         Op::Replay(_) | Op::Purge(_) | Op::Trim(_) => false,
+        Op::BeginBulk(_) | Op::StopBulk(_) | Op::BulkAdvance(_) => false,
     }
 }
 
@@ -109,11 +120,14 @@ pub trait TrialSource {
 }
 
 /// Returns trials of every operation. They can be made in this order, or each after what is
-/// `before` all of them, but then the answers to trims are others.
+/// `before` all of them, but then the answers to trims are others. The partition has no bulk jobs
+/// before: the trials name theirs by their numbers.
 pub fn trials(source: &impl TrialSource) -> Vec<Trial> {
-    // Trims come first: later trials leave retained timers behind.
+    // Trims come first: later trials leave retained timers behind. Bulk jobs come last: they mark
+    // what is scheduled while they are under way.
     let trials =
-        [trims(source), requests(source), of_persons(source), verdicts(source), moves(source)].concat();
+        [trims(source), requests(source), of_persons(source), verdicts(source), moves(source), bulk(source)]
+            .concat();
     assert_all_occur(trials.iter().map(|trial| &trial.op));
     trials
 }
@@ -280,6 +294,77 @@ fn moves(source: &impl TrialSource) -> Vec<Trial> {
             before: vec![schedule(&d)],
             op: take_known.into(),
             answer: Answer::Take(done),
+        },
+    ]
+}
+
+/// Each job has a timer of its own. Of two jobs about one kind of timers the first one ends before
+/// the second one acts.
+fn bulk(source: &impl TrialSource) -> Vec<Trial> {
+    let day = 24 * 60 * MINUTE;
+    let with = |value: &str| Timer {
+        headers: Headers::new([("trial", value)]).expect("valid headers"),
+        ..timer(source)
+    };
+    let begin = |value: &str, action| {
+        let header = Some(("trial".into(), value.into()));
+        let bulk = Bulk::new(action, Filter { header, ..Filter::default() });
+        BeginBulk { id: BulkId(source.request().0.into()), bulk: bulk.into() }
+    };
+    let act = |name, number, timer: &Timer, before, answer| {
+        let op = BulkAct { number, id: timer.id, sent_attempt: None, is_begun: false }.into();
+        Trial { name, before, op, answer: Answer::BulkAct(answer) }
+    };
+    let [cancelled, shifted, purged, replayed] = ["a", "b", "c", "d"].map(with);
+    let due = shifted.due + day;
+    let purge = begin("c", BulkAction::Purge);
+    let stop = StopBulk { id: purge.id, group: None, app: None };
+    vec![
+        act(
+            "bulk act: cancel",
+            1,
+            &cancelled,
+            vec![schedule(&cancelled), begin("a", BulkAction::Cancel).into()],
+            BulkActAnswer::Cancelled,
+        ),
+        Trial {
+            name: "bulk advance",
+            before: vec![],
+            op: BulkAdvance { number: 1, to: BulkPlace::End, met: 0 }.into(),
+            answer: Answer::BulkAdvance(MoveAnswer::Done),
+        },
+        act(
+            "bulk act: shift",
+            2,
+            &shifted,
+            vec![schedule(&shifted), begin("b", BulkAction::Shift { ms: day as i64 }).into()],
+            BulkActAnswer::Moved { due },
+        ),
+        act(
+            "bulk act: purge",
+            3,
+            &purged,
+            vec![schedule(&purged), dead(&purged), purge.into()],
+            BulkActAnswer::Purged,
+        ),
+        Trial {
+            name: "stop bulk",
+            before: vec![],
+            op: stop.into(),
+            answer: Answer::StopBulk(StopBulkAnswer::Stopped),
+        },
+        act(
+            "bulk act: replay",
+            4,
+            &replayed,
+            vec![schedule(&replayed), dead(&replayed), begin("d", BulkAction::Replay).into()],
+            BulkActAnswer::Replayed,
+        ),
+        Trial {
+            name: "begin bulk",
+            before: vec![],
+            op: begin("e", BulkAction::Cancel).into(),
+            answer: Answer::BeginBulk(BeginBulkAnswer::Begun),
         },
     ]
 }

@@ -13,7 +13,7 @@ use futures_util::FutureExt;
 use mtimer_types::{Destination, Time, Timer};
 
 use super::arbitrary::{
-    Around, Kind, TICK, arbitrary_op, arbitrary_time, arbitrary_timer, is_repeated, target,
+    Around, Kind, TICK, arbitrary_op, arbitrary_time, arbitrary_timer, is_repeated, of_job_under_way, target,
 };
 use super::harness::{Fault, Harness};
 use super::kit::{Kit, panic_text};
@@ -138,7 +138,7 @@ impl Case {
         let now = self.pair.kit.now;
         let fire = arbitrary_time(&mut r, now);
         let around = Around { timer, known, now, fire, request: RequestId(unique()) };
-        let op = arbitrary_op(kind, around, &mut r);
+        let op = of_job_under_way(arbitrary_op(kind, around, &mut r), &self.pair.model.jobs, &mut r);
         if is_repeated(&op) {
             self.asked.push(op.clone());
         }

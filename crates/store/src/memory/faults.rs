@@ -59,6 +59,11 @@ impl Faults {
         self.on(partition, |p| p.set_link(Reachability::Up));
     }
 
+    /// The store keeps no marks of bulk jobs from now on.
+    pub fn forget_bulk_marks(&self, partition: PartitionId) {
+        self.on(partition, |p| p.stored.table.forgets_bulk_marks = true);
+    }
+
     /// Whether operations that add are refused for want of memory.
     pub fn full(&self, partition: PartitionId, full: bool) {
         self.on(partition, |p| p.full = full);

@@ -12,7 +12,7 @@ use crate::error::LaneError;
 use crate::lane::{Health, OwnerRecord};
 use crate::ops::{Answer, Batch};
 use crate::refusal::Refusal;
-use crate::table::Context;
+use crate::table::{Context, Table};
 
 /// The state that survives every owner.
 #[derive(Clone, Default)]
@@ -107,6 +107,7 @@ impl Turn<'_> {
             Call::List(listing) => CallAnswer::List(table.list(&listing)),
             Call::Pending(range) => CallAnswer::Pending(table.pending(&range)),
             Call::Counts(range) => CallAnswer::Counts(table.counts(&range)),
+            Call::Bulks => CallAnswer::Bulks(table.bulks().all().to_vec()),
             Call::Census => CallAnswer::Census(table.census()),
             Call::Release(in_flight) => {
                 self.release(in_flight);

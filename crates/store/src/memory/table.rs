@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::hash::Hash;
 
-use mtimer_types::{Destination, Ended, Epoch, Key, Target, Time, TimerId};
+use mtimer_types::extensions::BULK_MARK;
+use mtimer_types::{Destination, Ended, Epoch, Extensions, Key, Target, Time, TimerId};
 
+use crate::bulk::Bulks;
 use crate::call::{Load, Loaded, LoadedTimer};
 use crate::census::Census;
 use crate::counts::{Counts, CountsPage, CountsRange};
@@ -37,6 +39,9 @@ pub(crate) struct MemoryTable {
     answered: Remembered<RequestId, RememberedAnswer>,
     census: Census,
     counts: HashMap<Destination, Counts>,
+    bulks: Bulks,
+    /// See [`super::Faults::forget_bulk_marks`].
+    pub(super) forgets_bulk_marks: bool,
     /// Timers filed as pending since somebody last looked.
     pub(super) filed: Vec<(Time, TimerId)>,
 }
@@ -248,7 +253,11 @@ impl Table for MemoryTable {
         Ok(self.rows.get(&id).cloned())
     }
 
-    fn write(&mut self, before: Option<&Row>, after: Row) -> Result<(), Infallible> {
+    fn write(&mut self, before: Option<&Row>, mut after: Row) -> Result<(), Infallible> {
+        if self.forgets_bulk_marks {
+            let others = after.record.extensions.iter().filter(|(tag, _)| *tag != BULK_MARK);
+            after.record.extensions = Extensions::new(others).unwrap_or_default();
+        }
         // A timer that stays in its place keeps its position in the listings.
         let stays = match (before.map(|row| row.at), after.at) {
             (Some(before), after) => before == after && !matches!(after, At::Pending { .. }),
@@ -306,6 +315,14 @@ impl Table for MemoryTable {
     ) -> Result<(), Infallible> {
         self.answered.set(request, answer, now);
         Ok(())
+    }
+
+    fn bulks(&self) -> &Bulks {
+        &self.bulks
+    }
+
+    fn bulks_mut(&mut self) -> &mut Bulks {
+        &mut self.bulks
     }
 
     fn retained_count(&mut self, of: Retained) -> Result<u64, Infallible> {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use mtimer_protocol::{ErrorCode, OpReply};
-use mtimer_types::{Destination, Key, Target, Time, Timer, TimerId};
+use mtimer_types::{Destination, Key, PartitionId, Target, Time, Timer, TimerId};
 
 use super::operation::Operation;
 
@@ -102,6 +102,8 @@ pub enum MemoryEffect {
     },
     /// A timer is pending again that was retained.
     Replayed(TimerId),
+    /// The bulk jobs of a partition have changed, or may have.
+    Bulks(PartitionId),
     /// A timer has another deadline, now or since the request was first sent.
     Extended {
         /// Which.

@@ -11,7 +11,7 @@ use crate::place::Retained;
 #[cfg(doc)]
 use crate::record::{Progress, Record};
 use crate::remembered::{RememberedAnswer, Repeated, RequestId};
-use crate::table::{At, Context, Table};
+use crate::table::{At, Context, Row, Table};
 
 /// Removes a timer that was not and will not be delivered; stops the future attempts of any
 /// other.
@@ -98,27 +98,40 @@ impl Operation for Cancel {
 /// Decides a cancel that is no repeat.
 fn cancel<T: Table>(table: &mut T, ctx: &Context, cancel: &Cancel) -> Result<CancelAnswer, T::Error> {
     let Some(id) = resolve(table, &cancel.target)? else { return Ok(CancelAnswer::NotFound) };
-    let Some(row) = table.row(id)? else { return cancel_unseen(table, ctx, id) };
-    let under_way = cancel.sent_attempt.is_some_and(|attempt| attempt > row.record.progress.failed);
+    match table.row(id)? {
+        Some(row) => cancel_row(table, ctx, &row, cancel.sent_attempt),
+        None => cancel_unseen(table, ctx, id),
+    }
+}
+
+/// Decides a cancel of a timer that is there.
+pub(super) fn cancel_row<T: Table>(
+    table: &mut T,
+    ctx: &Context,
+    row: &Row,
+    sent_attempt: Option<u32>,
+) -> Result<CancelAnswer, T::Error> {
+    let id = row.id();
+    let under_way = sent_attempt.is_some_and(|attempt| attempt > row.record.progress.failed);
     match row.at {
-        At::Taken { .. } | At::Unconfirmed { .. } | At::Dead { .. } if !ctx.has_taken(&row) => {
+        At::Taken { .. } | At::Unconfirmed { .. } | At::Dead { .. } if !ctx.has_taken(row) => {
             Ok(CancelAnswer::TooLate(id))
         }
         _ if under_way => {
             let mut after = row.clone();
             after.record.progress.stopped = true;
-            table.put(Some(&row), after)?;
+            table.put(Some(row), after)?;
             Ok(CancelAnswer::TooLate(id))
         }
-        _ if untouched(ctx, &row) => {
-            end(table, ctx, &row, Some(Ended::Cancelled))?;
+        _ if untouched(ctx, row) => {
+            end(table, ctx, row, Some(Ended::Cancelled))?;
             Ok(CancelAnswer::Cancelled(id))
         }
         _ => {
             let mut record = row.record.clone();
-            let failed = record.attempt(ctx.covered(&row)).saturating_sub(1);
+            let failed = record.attempt(ctx.covered(row)).saturating_sub(1);
             record.progress.failed = failed;
-            dead_letter(table, ctx, &row, record, DeadReason::Stopped)?;
+            dead_letter(table, ctx, row, record, DeadReason::Stopped)?;
             Ok(CancelAnswer::Died { id, failed })
         }
     }

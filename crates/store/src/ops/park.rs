@@ -2,6 +2,7 @@
 
 use mtimer_types::TimerId;
 
+use super::bulk_act::BulkAct;
 use super::operation::{MoveAnswer, Operation, Origin, Properties};
 use super::subject::Subject;
 use crate::place::Retained;
@@ -46,6 +47,11 @@ impl Operation for Park {
             At::Taken { .. } if ctx.has_taken(&row) => {}
             At::Taken { .. } | At::Unconfirmed { .. } | At::Dead { .. } => return Ok(MoveAnswer::Gone),
         }
+        let row = match row.at {
+            At::Taken { .. } => BulkAct::first(table, ctx, row)?,
+            _ => Some(row),
+        };
+        let Some(row) = row.filter(|row| row.at.retained().is_none()) else { return Ok(MoveAnswer::Gone) };
         let mut record = row.record.clone();
         record.progress.failed = self.failed;
         table.put(Some(&row), Row { record, at: At::Parked })?;

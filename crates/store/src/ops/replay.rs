@@ -75,6 +75,7 @@ impl Operation for Replay {
         record.progress.failed = record.progress.failed.saturating_add(u32::from(unconfirmed));
         record.progress.budget_from = record.progress.failed;
         record.progress.stopped = false;
+        record.extensions.raise_bulk_mark(table.bulks().mark());
         if record.timer.is_past_deadline(ctx.now) {
             Arc::make_mut(&mut record.timer).deadline = None;
         }

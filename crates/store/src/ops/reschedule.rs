@@ -1,9 +1,12 @@
 //! Reschedule: a client gives a timer another due time.
 
+use std::sync::Arc;
+
 use mtimer_protocol::ops::{self as asked, RescheduleReply};
 use mtimer_types::{Target, Time, TimerId};
 
 use super::asked::{Applied, Asked, Memory, MemoryEffect};
+use super::bulk_act::BulkAct;
 use super::operation::{Operation, Origin, Properties};
 use super::steps::{file, has_not_begun, once, resolve};
 use super::subject::Subject;
@@ -13,7 +16,8 @@ use crate::table::{Context, Table};
 
 /// Files a pending or parked timer of attempt 1 as pending at `due`, tier 0, which becomes its
 /// due time. Anything else (in flight, covered, retried, stopped, taken, dead): too late,
-/// nothing changes. This is looked at before the deadline.
+/// nothing changes. This is looked at before the deadline. Of a bulk job that was about to move it
+/// nothing stays: it keeps its deadline.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Reschedule {
     /// Which.
@@ -35,6 +39,8 @@ pub enum RescheduleAnswer {
     TooLate(TimerId),
     /// The timer's deadline is before the new time; nothing changed.
     PastDeadline(TimerId),
+    /// A bulk job was about to cancel it, and has.
+    Cancelled(TimerId),
     /// Nothing of that name.
     NotFound,
 }
@@ -45,12 +51,19 @@ impl Repeated for RescheduleAnswer {
             Self::Rescheduled(id) => RememberedAnswer::of(b'H', id),
             Self::TooLate(id) => RememberedAnswer::of(b'M', id),
             Self::PastDeadline(id) => RememberedAnswer::of(b'P', id),
+            Self::Cancelled(id) => RememberedAnswer::of(b'B', id),
             Self::NotFound => RememberedAnswer::alone(b'G'),
         }
     }
 
     fn recalled(id: TimerId) -> impl IntoIterator<Item = Self> {
-        [Self::Rescheduled(id), Self::TooLate(id), Self::PastDeadline(id), Self::NotFound]
+        [
+            Self::Rescheduled(id),
+            Self::TooLate(id),
+            Self::PastDeadline(id),
+            Self::Cancelled(id),
+            Self::NotFound,
+        ]
     }
 }
 
@@ -92,8 +105,14 @@ fn reschedule<T: Table>(
     if row.record.timer.is_past_deadline(edit.due) {
         return Ok(RescheduleAnswer::PastDeadline(id));
     }
+    let deadline = row.record.timer.deadline;
+    let Some(row) = BulkAct::first(table, ctx, row)? else { return Ok(RescheduleAnswer::Cancelled(id)) };
     let mut record = row.record.clone();
     record.reschedule(edit.due, ctx.now);
+    // A shift has moved it, perhaps before the due time that it was held against.
+    if record.timer.deadline != deadline {
+        Arc::make_mut(&mut record.timer).deadline = deadline;
+    }
     file(table, ctx, Some(&row), record, edit.due, 0)?;
     Ok(RescheduleAnswer::Rescheduled(id))
 }
@@ -127,6 +146,9 @@ impl Asked for asked::Reschedule {
             RescheduleAnswer::PastDeadline(id) => {
                 let due = self.due.utc();
                 Applied::invalid(format!("timer {id} has a deadline before {due}: nothing was changed"))
+            }
+            RescheduleAnswer::Cancelled(id) => {
+                Applied::new(RescheduleReply::NotFound, MemoryEffect::Cancelled(id))
             }
             RescheduleAnswer::NotFound => Applied::new(RescheduleReply::NotFound, MemoryEffect::Nothing),
         }

@@ -117,7 +117,9 @@ fn schedule<T: Table>(table: &mut T, ctx: &Context, op: &Schedule) -> Result<Sch
         }
         table.set_key(&timer.dest, key, Some(timer.id))?;
     }
-    file(table, ctx, None, Record::accepted(timer.clone(), ctx.now), timer.due, 0)?;
+    let mut record = Record::accepted(timer.clone(), ctx.now);
+    record.extensions.raise_bulk_mark(table.bulks().mark());
+    file(table, ctx, None, record, timer.due, 0)?;
     Ok(ScheduleAnswer::Scheduled { new: true, replaced })
 }
 

@@ -205,7 +205,9 @@ fn unconfirm<T: Table>(table: &mut T, ctx: &Context, row: &Row) -> Result<Settle
         At::Taken { epoch } => {
             free_key(table, row)?;
             let at = At::Unconfirmed { epoch, since: ctx.now };
-            table.put(Some(row), Row { record: row.record.clone(), at })?;
+            let mut record = row.record.clone();
+            record.extensions.raise_bulk_mark(table.bulks().mark());
+            table.put(Some(row), Row { record, at })?;
             Ok(SettleAnswer::Done)
         }
         At::Unconfirmed { .. } => Ok(SettleAnswer::Done),

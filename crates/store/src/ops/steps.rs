@@ -51,10 +51,13 @@ pub(super) fn dead_letter<T: Table>(
     table: &mut T,
     ctx: &Context,
     row: &Row,
-    record: Record,
+    mut record: Record,
     reason: DeadReason,
 ) -> Result<(), T::Error> {
     free_key(table, row)?;
+    if row.at.retained().is_none() {
+        record.extensions.raise_bulk_mark(table.bulks().mark());
+    }
     table.put(Some(row), Row { record, at: At::Dead { reason, died: ctx.now } })
 }
 

@@ -21,6 +21,8 @@ pub enum Subject<'a> {
     },
     /// A timer. A repeat finds it where the first one has put it.
     Timer(TimerId),
+    /// A bulk job of the partition.
+    Bulk,
     /// The oldest retained timers of a kind.
     Retained {
         /// Which kind.
@@ -37,7 +39,7 @@ impl<'a> Subject<'a> {
             Self::New(timer) => Some(timer.id),
             Self::Named { target: Target::Id(id), .. } => Some(*id),
             Self::Timer(id) => Some(id),
-            Self::Named { target: Target::Key(..), .. } | Self::Retained { .. } => None,
+            Self::Named { target: Target::Key(..), .. } | Self::Retained { .. } | Self::Bulk => None,
         }
     }
 
@@ -46,7 +48,10 @@ impl<'a> Subject<'a> {
         match self {
             Self::New(timer) => timer.key.as_ref(),
             Self::Named { target: Target::Key(_, key), .. } => Some(key),
-            Self::Named { target: Target::Id(_), .. } | Self::Timer(_) | Self::Retained { .. } => None,
+            Self::Named { target: Target::Id(_), .. }
+            | Self::Timer(_)
+            | Self::Retained { .. }
+            | Self::Bulk => None,
         }
     }
 
@@ -54,7 +59,7 @@ impl<'a> Subject<'a> {
     pub const fn brings(self) -> Option<&'a Arc<Timer>> {
         match self {
             Self::New(timer) => Some(timer),
-            Self::Named { .. } | Self::Timer(_) | Self::Retained { .. } => None,
+            Self::Named { .. } | Self::Timer(_) | Self::Retained { .. } | Self::Bulk => None,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use mtimer_types::{Time, TimerId};
 
+use super::bulk_act::BulkAct;
 use super::operation::{MoveAnswer, Operation, Origin, Properties};
 use super::steps::file;
 use super::subject::Subject;
@@ -38,7 +39,13 @@ impl Operation for Unpark {
 
     fn decide<T: Table>(&self, table: &mut T, ctx: &Context) -> Result<MoveAnswer, T::Error> {
         let Some(row) = table.row(self.id)? else { return Ok(MoveAnswer::Gone) };
+        let is_parked = row.at == At::Parked;
+        let Some(row) = (if is_parked { BulkAct::first(table, ctx, row)? } else { Some(row) }) else {
+            return Ok(MoveAnswer::Gone);
+        };
         match row.at {
+            // A bulk job was about to move it, and has.
+            At::Pending { .. } if is_parked => Ok(MoveAnswer::Gone),
             At::Parked => {
                 file(table, ctx, Some(&row), row.record.clone(), self.fire, 0)?;
                 Ok(MoveAnswer::Done)

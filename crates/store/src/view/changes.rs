@@ -2,6 +2,7 @@
 
 use mtimer_types::{Destination, Ended, Key, TimerId};
 
+use crate::bulk::Bulks;
 use crate::remembered::{RememberedAnswer, RequestId};
 use crate::table::Row;
 
@@ -18,6 +19,8 @@ pub struct Changes {
     pub ended: Vec<(TimerId, Ended)>,
     /// Answers that repeats get, to be remembered likewise.
     pub answered: Vec<(RequestId, RememberedAnswer)>,
+    /// The partition's bulk jobs, if some have changed ([`Bulks::take_changes`]).
+    pub bulks: Option<Bulks>,
     /// See [`Self::adds`].
     pub(super) adds: bool,
 }
@@ -48,7 +51,11 @@ pub struct KeyChange {
 impl Changes {
     /// Whether the batch has anything to write.
     pub fn is_empty(&self) -> bool {
-        self.rows.is_empty() && self.keys.is_empty() && self.ended.is_empty() && self.answered.is_empty()
+        self.rows.is_empty()
+            && self.keys.is_empty()
+            && self.ended.is_empty()
+            && self.answered.is_empty()
+            && self.bulks.is_none()
     }
 
     /// Whether an operation that adds ([`Properties::adds`](crate::ops::Properties::adds)) has

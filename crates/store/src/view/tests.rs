@@ -39,7 +39,7 @@ fn run(turns: &[Turn], mut check: impl FnMut(&Context, &[Op], &Decided, &Remote)
         }
         for ops in &turn.batches {
             ctx.now = ctx.now + 1;
-            let mut view = View::new();
+            let mut view = remote.view(ops);
             for n in (0..TIMERS).filter(|n| turn.known >> n & 1 == 1) {
                 view.learn(remote.read(&Need::Row(id(n)), ctx.now));
             }
@@ -115,6 +115,7 @@ fn assert_same(remote: &Remote, table: &mut MemoryTable, listings: &Listings, no
         let Ok(answer) = table.answered(request, now);
         assert_eq!(remote.read(&Need::Answered(request), now), Fact::Answered(request, answer));
     }
+    assert!(remote.bulks.values().eq(table.bulks().all()));
     assert_eq!(remote.listings[..3], listings.ids[..3]);
     assert_eq!(by_destination(&remote.listings[3]), by_destination(&listings.ids[3]));
     let listed: usize = remote.listings.iter().map(Vec::len).sum();
@@ -147,6 +148,7 @@ fn assert_same_as_model(remote: &Remote, model: &Model) {
     assert_eq!(remote.listings[0].iter().map(died).collect::<Vec<_>>(), expected);
     let expected: Vec<TimerId> = model.unconfirmed().iter().map(|u| u.record.timer.id).collect();
     assert_eq!(remote.listings[1], expected);
+    assert!(remote.bulks.values().eq(&model.jobs));
 }
 
 /// Of those that are retained since the same time the model takes another one for the oldest: one a
@@ -218,7 +220,7 @@ proptest! {
         let mut ctx = Context { epoch: Epoch(7), prior_claim: Time::ZERO, now: Time::from_ms(50_000) };
         for ops in turns.iter().flat_map(|turn| &turn.batches) {
             ctx.now = ctx.now + 1;
-            let decided = decide_twice(&mut View::new(), &mut View::new(), &remote, &ctx, ops);
+            let decided = decide_twice(&mut remote.view(ops), &mut remote.view(ops), &remote, &ctx, ops);
             remote.write(&decided.changes, ctx.now);
         }
     }

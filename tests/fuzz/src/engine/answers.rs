@@ -6,10 +6,13 @@ use std::sync::Arc;
 use mtimer_core::{Call, CallAnswer};
 use mtimer_protocol::Delivery;
 use mtimer_store::{
-    Census, Counts, DeadLetter, Health, InFlight, LaneError, ListPage, Listed, Listing, Loaded, LoadedTimer,
-    Page, Pending, PendingPage, Place, Progress, Record, Taken, Unconfirmed,
+    BulkEnd, BulkJob, Census, Counts, DeadLetter, Health, InFlight, LaneError, ListPage, Listed, Listing,
+    Loaded, LoadedTimer, Page, Pending, PendingPage, Place, Progress, Record, Taken, Unconfirmed,
 };
-use mtimer_types::{DeadReason, Destination, Epoch, PartitionId, Target, Time, Timer, TimerId};
+use mtimer_types::{
+    Bulk, BulkAction, BulkId, DeadReason, Destination, Epoch, Filter, PartitionId, Target, Time, Timer,
+    TimerId,
+};
 
 use super::backend::{Acquired, Backend, Known};
 use super::input::Program;
@@ -76,7 +79,7 @@ impl Backend for Anything {
 }
 
 /// A time around the present.
-fn near(known: &Known, program: &mut Program<'_>) -> Time {
+pub(super) fn near(known: &Known, program: &mut Program<'_>) -> Time {
     let byte = u64::from(program.byte());
     match byte % 4 {
         0 => Time::ZERO,
@@ -123,11 +126,33 @@ impl Content<'_> {
                 let counts: Vec<_> = (0..2).map(counted).collect();
                 CallAnswer::Counts(range.page(counts, program.byte().into()))
             }
+            Call::Bulks => CallAnswer::Bulks(self.bulks(program)),
             Call::Census => {
                 CallAnswer::Census(Census { pending: program.byte().into(), ..Census::default() })
             }
             Call::Release(_) => CallAnswer::Release,
         }
+    }
+
+    /// Jobs that are at work, or have ended.
+    fn bulks(&self, program: &mut Program<'_>) -> Vec<BulkJob> {
+        let job = |program: &mut Program<'_>, number| {
+            let action = program.one([
+                BulkAction::Cancel,
+                BulkAction::Shift { ms: -5 },
+                BulkAction::Replay,
+                BulkAction::Purge,
+            ]);
+            let bulk = Bulk { dry_run: program.flag(), ..Bulk::new(action, Filter::default()) };
+            let job = BulkJob::new(number, BulkId(number.into()), bulk, self.known.now.time);
+            let ended = program.flag().then_some((self.known.now.time, BulkEnd::Stopped));
+            BulkJob { ended, ..job }
+        };
+        (1..=program.below(3) as u32).map(|number| job(program, number)).collect()
+    }
+
+    pub(super) fn known(&self) -> &Known {
+        self.known
     }
 
     fn page(&self, listing: &Listing, program: &mut Program<'_>) -> ListPage {

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use mtimer_protocol::sample::Source;
 use mtimer_protocol::{RequestOp, sample};
 use mtimer_types::{
-    Extensions, Headers, KeyPolicy, Mode, PartitionId, RetryTiers, Target, Time, Timer, TimerId,
+    Bulk, BulkAction, BulkId, Extensions, Filter, Headers, KeyPolicy, Mode, PartitionId, RetryTiers, Target,
+    Time, Timer, TimerId,
 };
 
 use super::backend::Backend;
@@ -128,5 +129,20 @@ impl<B: Backend> Source for Drawn<'_, '_, B> {
     fn request(&mut self) -> u64 {
         self.world.requests += 1;
         self.world.requests
+    }
+
+    fn bulk(&mut self) -> (PartitionId, BulkId, Bulk) {
+        let byte = self.program.byte();
+        let due = self.world.due(self.program);
+        let action = self.program.one([
+            BulkAction::Cancel,
+            BulkAction::Shift { ms: i64::from(byte) * 100 - 12_800 },
+            BulkAction::MoveTo { due },
+            BulkAction::Replay,
+            BulkAction::Purge,
+        ]);
+        let filter = if byte & 1 == 0 { Filter::default() } else { Filter::from(dest(byte.into())) };
+        let bulk = Bulk { dry_run: byte & 2 != 0, rate: u32::from(byte & 4), ..Bulk::new(action, filter) };
+        (PartitionId(u16::from(byte >> 3) % 3), BulkId((byte >> 4).into()), bulk)
     }
 }

@@ -2,13 +2,14 @@
 
 use mtimer_store::conformance::properties;
 use mtimer_store::ops::{
-    Cancel, ExtendDeadline, ExtendDeadlineAnswer, MoveAnswer, Purge, PurgeAnswer, Replay, ReplayAnswer,
-    Reschedule, Schedule, Settle, SettleAnswer, TrimAnswer,
+    BeginBulkAnswer, BulkAct, BulkActAnswer, Cancel, ExtendDeadline, ExtendDeadlineAnswer, MoveAnswer, Purge,
+    PurgeAnswer, Replay, ReplayAnswer, Reschedule, Schedule, Settle, SettleAnswer, StopBulkAnswer,
+    TrimAnswer,
 };
 use mtimer_store::{Answer, CancelAnswer, Op, Refusal, RescheduleAnswer, ScheduleAnswer, Verdict};
-use mtimer_types::{Ended, Target};
+use mtimer_types::{BulkObstacle, Ended, Target};
 
-use super::answers::Content;
+use super::answers::{Content, near};
 use super::input::Program;
 use super::ledger::{Fate, Ledger};
 
@@ -52,6 +53,7 @@ impl Content<'_> {
                     (0, Some(id)) => RescheduleAnswer::Rescheduled(id),
                     (1, Some(id)) => RescheduleAnswer::TooLate(id),
                     (2, Some(id)) => RescheduleAnswer::PastDeadline(id),
+                    (3, Some(id)) if byte & 4 != 0 => RescheduleAnswer::Cancelled(id),
                     _ => RescheduleAnswer::NotFound,
                 })
             }
@@ -79,6 +81,26 @@ impl Content<'_> {
             Op::Park(_) => Answer::Park(moved),
             Op::Unpark(_) => Answer::Unpark(moved),
             Op::Trim(_) => Answer::Trim(TrimAnswer { removed: u32::from(byte), more: byte & 1 == 1 }),
+            Op::BeginBulk(_) => Answer::BeginBulk(match is_done {
+                true => BeginBulkAnswer::Begun,
+                false => BeginBulkAnswer::TooMany(u32::from(byte)),
+            }),
+            Op::StopBulk(_) => Answer::StopBulk(match byte % 4 {
+                0 => StopBulkAnswer::Done,
+                1 => StopBulkAnswer::NotFound,
+                _ => StopBulkAnswer::Stopped,
+            }),
+            Op::BulkAct(_) => Answer::BulkAct(match byte % 8 {
+                0 => BulkActAnswer::Passed,
+                1 => BulkActAnswer::Stopped,
+                2 => BulkActAnswer::Died { failed: u32::from(byte / 8) },
+                3 => BulkActAnswer::Moved { due: near(self.known(), program) },
+                4 => BulkActAnswer::Replayed,
+                5 => BulkActAnswer::NotDone(BulkObstacle::TooLate),
+                6 => BulkActAnswer::Purged,
+                _ => BulkActAnswer::Cancelled,
+            }),
+            Op::BulkAdvance(_) => Answer::BulkAdvance(moved),
         }
     }
 }
@@ -112,6 +134,9 @@ impl Ledger {
                     if let Answer::Reschedule(RescheduleAnswer::Rescheduled(id)) = answer {
                         self.fates.entry(*id).or_default().moved = Some(*due);
                     }
+                    if let Answer::Reschedule(RescheduleAnswer::Cancelled(id)) = answer {
+                        self.end(*id, "cancelled by a bulk job");
+                    }
                 }
                 // The store made the answer up: which deadline counts is not known any more.
                 Op::ExtendDeadline(_) => {
@@ -135,8 +160,23 @@ impl Ledger {
                 Op::Purge(Purge { id }) if *answer == Answer::Purge(PurgeAnswer::Done) => {
                     self.end(*id, "purged")
                 }
+                Op::BulkAct(BulkAct { id, .. }) => match answer {
+                    Answer::BulkAct(BulkActAnswer::Cancelled) => self.end(*id, "cancelled by a bulk job"),
+                    Answer::BulkAct(BulkActAnswer::Stopped | BulkActAnswer::Died { .. }) => {
+                        let fate = self.fates.entry(*id).or_default();
+                        fate.most = Some(fate.deliveries);
+                    }
+                    Answer::BulkAct(BulkActAnswer::Moved { due }) => {
+                        let fate = self.fates.entry(*id).or_default();
+                        (fate.moved, fate.without_deadline) = (Some(*due), true);
+                    }
+                    Answer::BulkAct(BulkActAnswer::Replayed) => self.replayed(*id),
+                    Answer::BulkAct(BulkActAnswer::Purged) => self.end(*id, "purged"),
+                    _ => {}
+                },
                 Op::Replay(_) | Op::Settle(_) | Op::Purge(_) => {}
                 Op::Take(_) | Op::Park(_) | Op::Unpark(_) | Op::Trim(_) => {}
+                Op::BeginBulk(_) | Op::StopBulk(_) | Op::BulkAdvance(_) => {}
             }
         }
     }
@@ -157,6 +197,11 @@ impl Ledger {
                 }
                 Op::Cancel(_) | Op::Take(_) | Op::Settle(_) | Op::Park(_) | Op::Unpark(_) => continue,
                 Op::ExtendDeadline(_) | Op::Purge(_) | Op::Trim(_) => continue,
+                Op::BulkAct(BulkAct { id, .. }) => {
+                    self.replayed(*id);
+                    *id
+                }
+                Op::BeginBulk(_) | Op::StopBulk(_) | Op::BulkAdvance(_) => continue,
             };
             self.fates.entry(id).or_default().forget();
         }

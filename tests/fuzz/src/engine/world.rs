@@ -295,7 +295,10 @@ impl<B: Backend> World<B> {
     }
 
     fn query(&mut self, program: &mut Program<'_>) {
-        let query = match program.byte() % 9 {
+        let byte = program.byte();
+        let query = match byte % 9 {
+            // So that recorded inputs mean what they meant.
+            _ if byte >= 0xfc => Query::Bulks { partition: u16::from(program.byte()) % (PARTITIONS + 1) },
             0 => Query::Get(self.target(program)),
             1 => Query::Dead { group: None, app: None, cursor: None, limit: 2 },
             2 => Query::Unconfirmed { cursor: Some((program.byte().into(), 1)), limit: u32::MAX },

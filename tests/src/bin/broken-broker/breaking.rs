@@ -186,9 +186,10 @@ impl Lane for BrokenLane {
                 self.catch_up(|_| true);
                 self.lane.call(call)
             }
-            Call::ParkedDestinations | Call::List(_) | Call::Pending(_) | Call::Counts(_) | Call::Census => {
+            Call::ParkedDestinations | Call::List(_) | Call::Pending(_) | Call::Counts(_) => {
                 self.lane.call(call)
             }
+            Call::Bulks | Call::Census => self.lane.call(call),
         }
     }
     fn health(&self) -> watch::Receiver<Health> {

@@ -2,6 +2,7 @@
 //! `tests/simulation.rs`.
 
 mod ahead;
+mod bulk;
 mod counted;
 mod crossing;
 mod crowded;

@@ -26,7 +26,7 @@ impl Bench {
 
     fn turn(&mut self, ops: &[Op]) -> Decided {
         self.ctx.now = self.ctx.now + 1;
-        let (decided, rounds) = self.remote.prepared_turn(&mut View::new(), &self.ctx, ops);
+        let (decided, rounds) = self.remote.prepared_turn(&mut self.remote.view(ops), &self.ctx, ops);
         self.rounds = rounds;
         decided
     }

@@ -1,9 +1,11 @@
 //! A store that is elsewhere: it answers needs, and writes changes.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 
 use mtimer_types::{Destination, Ended, Key, Time, TimerId};
 
+use crate::bulk::{BulkJob, Bulks};
 use crate::ops::Op;
 use crate::remembered::{RememberedAnswer, RequestId};
 use crate::table::{At, Context, Row};
@@ -18,6 +20,8 @@ pub(super) struct Remote {
     pub(super) answered: HashMap<RequestId, (RememberedAnswer, Time)>,
     /// By [`listing`], in the order of arrival.
     pub(super) listings: [Vec<TimerId>; 4],
+    /// By number.
+    pub(super) bulks: BTreeMap<u32, BulkJob>,
 }
 
 /// In which listing a place is.
@@ -32,6 +36,11 @@ pub(super) const fn listing(at: At) -> Option<usize> {
 }
 
 impl Remote {
+    /// A view that knows the bulk jobs alone.
+    pub(super) fn view(&self, ops: &[Op]) -> View {
+        View::of(ops, Arc::new(Bulks::stored(self.bulks.values().cloned().collect())))
+    }
+
     pub(super) fn read(&self, need: &Need, now: Time) -> Fact {
         fn recent<T: Clone>((value, at): &(T, Time), now: Time) -> Option<T> {
             Context::remembers(now, *at).then(|| value.clone())
@@ -76,6 +85,12 @@ impl Remote {
             match change.after {
                 Some(id) => self.keys.insert(name, id),
                 None => self.keys.remove(&name),
+            };
+        }
+        for (number, job) in changes.bulks.clone().iter_mut().flat_map(Bulks::take_changes) {
+            match job {
+                Some(job) => self.bulks.insert(number, job),
+                None => self.bulks.remove(&number),
             };
         }
         self.ended.extend(changes.ended.iter().map(|(id, how)| (*id, (*how, now))));
