@@ -175,7 +175,7 @@ impl Bulks {
     pub fn begin(&mut self, id: BulkId, bulk: Bulk, now: Time) {
         // That of one that has ended is not given again: timers may have it as their mark.
         let number = self.jobs.last().map_or(0, |job| job.number).saturating_add(1);
-        if self.jobs.len() >= MAX_BULK_JOBS
+        while self.jobs.len() >= MAX_BULK_JOBS
             && let Some(oldest) = self.jobs.iter().position(|job| job.ended.is_some())
         {
             self.changed.insert(self.jobs.remove(oldest).number);

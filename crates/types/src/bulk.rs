@@ -143,7 +143,7 @@ impl Bulk {
 pub enum BulkObstacle {
     /// An attempt had begun, or the timer was stopped.
     TooLate,
-    /// Its deadline is before the new due time.
+    /// Its deadline is before the new due time, or would have passed if it was moved along.
     PastDeadline,
     /// Another live timer has its key.
     KeyTaken,
@@ -155,7 +155,7 @@ impl fmt::Display for BulkObstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::TooLate => "too late: an attempt had begun",
-            Self::PastDeadline => "its deadline is before the new time",
+            Self::PastDeadline => "its deadline would be over",
             Self::KeyTaken => "another timer has its key",
             Self::TooFar => "the new time would be too far ahead",
         })

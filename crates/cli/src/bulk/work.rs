@@ -78,6 +78,9 @@ impl JobArgs {
     ) -> Result<(BulkId, Option<BulkProgress>), Failure> {
         // Before anything is done: who may not read could not look on.
         let total = if self.no_wait { None } else { Some(total(client, &bulk).await?) };
+        if let Some(id) = self.id {
+            agrees(client, id, &bulk).await?;
+        }
         let id = self.id.unwrap_or_else(|| BulkId(rand::random()));
         client.begin_bulk_as(id, bulk.clone()).await.map_err(|error| self.not_begun(id, error))?;
         let Some(total) = total else {
@@ -154,11 +157,11 @@ impl JobArgs {
     /// The job is begun, and how far it is cannot be seen.
     fn unseen(&self, id: BulkId, failure: Failure) -> Failure {
         let text = format!(
-            "{}\nThe job was begun, and goes on. See how far it is with:\n  {}",
+            "{}\nThe job was begun, and goes on: do not begin it again, but with --id {id}. See how far it is with:\n  {}",
             failure.message,
             self.command("show", id)
         );
-        Failure::new(failure.exit, text)
+        Failure::new(Exit::Partly, text)
     }
 
     /// A command about the job, as it can be typed. Without tokens and the like.
@@ -169,6 +172,21 @@ impl JobArgs {
         };
         format!("mtimer bulk {what} {id}{broker}")
     }
+}
+
+/// Refuses another job under the id of one that there is. Times and the rate may differ: they may
+/// have been given relative to now.
+async fn agrees(client: &Client, id: BulkId, bulk: &Bulk) -> Result<(), Failure> {
+    let Some(known) = client.bulk(id).await? else { return Ok(()) };
+    let Bulk { from, until, rate, .. } = known.bulk;
+    if known.bulk == (Bulk { from, until, rate, ..bulk.clone() }) {
+        return Ok(());
+    }
+    let text = format!(
+        "bulk job {id} is another: {}. Leave --id out to begin a new one",
+        shown::effect(&known.bulk)
+    );
+    Err(Failure::new(Exit::Conflict, text))
 }
 
 /// How many timers a job is about, as the brokers' counts have it; `None`: they do not say.

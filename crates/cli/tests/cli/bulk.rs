@@ -235,6 +235,12 @@ fn a_job_is_begun_without_waiting_and_again_under_its_id() {
     let due = dev.due();
     // The same id is the same job: nothing is moved a second time.
     assert_eq!(dev.bulk(&["reschedule", "--group", "g", "--by", "1h", "--id", id]), done);
+    // Nobody takes the one for the other.
+    for other in [&["reschedule", "--group", "g", "--by", "2h"][..], &["cancel", "--group", "g"]] {
+        let refused = dev.run(&[&["bulk"], other, &["--yes", "--id", id]].concat());
+        assert_eq!(refused.code, 7, "{refused:?}");
+        assert!(refused.err.contains("is another: this makes all"), "{refused:?}");
+    }
     assert_eq!(dev.due(), due);
     let begun = dev.bulk(&["reschedule", "--group", "g", "--by", "1h", "--no-wait"]);
     assert!(begun["id"].is_string() && begun.get("state").is_none(), "{begun}");

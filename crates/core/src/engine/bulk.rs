@@ -8,7 +8,7 @@
 use mtimer_store::ops::{BulkActAnswer, BulkAdvance, MemoryEffect, MoveAnswer};
 use mtimer_store::table::{At, Row};
 use mtimer_store::{BulkJob, ListPage, PendingPage};
-use mtimer_types::{Destination, PartitionId};
+use mtimer_types::{Destination, PartitionId, Target};
 
 use super::bulk_work::{BulkKind, BulkStep};
 use super::calls::OpenCall;
@@ -46,7 +46,7 @@ impl Engine {
             let Some(p) = self.partitions.get_mut(at).filter(|p| p.is_active()) else { continue };
             let steps: Vec<(BulkKind, BulkStep)> = BulkKind::ALL
                 .into_iter()
-                .filter_map(|kind| Some((kind, p.bulk.next(kind, now.mono_ms, count)?)))
+                .filter_map(|kind| Some((kind, p.bulk.next(kind, now.mono_ms, at, count)?)))
                 .collect();
             for (kind, step) in steps {
                 free = free.saturating_sub(1);
@@ -65,9 +65,10 @@ impl Engine {
         active.filter_map(|p| p.bulk.wake_at()).min()
     }
 
-    /// Jobs that wait for the store.
+    /// Jobs that wait for the store, where it can be reached.
     fn bulk_busy(&self) -> usize {
-        self.bulk_turns.all().filter_map(|at| self.partitions.get(at)).map(|p| p.bulk.busy()).sum()
+        let all = self.bulk_turns.all().filter_map(|at| self.partitions.get(at));
+        all.filter(|p| p.is_up()).map(|p| p.bulk.busy()).sum()
     }
 
     fn take_bulk_step(&mut self, at: PartitionId, kind: BulkKind, step: BulkStep) {
@@ -165,8 +166,11 @@ impl Engine {
         let BulkActing { id, kind, is_held, .. } = acting;
         let Some(p) = self.partition(at) else { return };
         p.bulk.acted(kind, true);
+        // It may have been done all the same, and the timer be due before the next load.
         if p.table.contains(id) {
             self.read_anew(id);
+        } else {
+            self.look(at, Target::Id(id));
         }
         self.end_edit(at, is_held.then_some(id), None);
     }

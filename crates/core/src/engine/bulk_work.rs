@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use mtimer_store::ops::BulkAdvance;
 use mtimer_store::table::Row;
 use mtimer_store::{BulkEnd, BulkJob, BulkPlace, Bulks, DeadFilter, Listed, Listing, PendingRange, Position};
-use mtimer_types::{Destination, Time, TimerId};
+use mtimer_types::{Destination, PartitionId, Time, TimerId};
 
 /// Timers of one page of pending ones at most.
 const PENDING_PAGE: u32 = 4_000;
@@ -73,8 +73,10 @@ struct Worker {
     cursor: u64,
     /// What a dry run has met since the job last went on.
     met: u64,
-    /// When the next step may be made, monotonic ms.
-    not_before: u64,
+    /// When the store may be read again after it would not take something, monotonic ms.
+    reads_at: u64,
+    /// When the rate allows the next portion, monotonic ms.
+    acts_at: u64,
 }
 
 #[derive(Debug, Default)]
@@ -131,7 +133,7 @@ impl BulkWork {
     /// When the next step may be made, monotonic ms.
     pub(super) fn wake_at(&self) -> Option<u64> {
         let ready = |kind: &BulkKind| self.job(*kind).is_some() && !self.worker(*kind).is_busy();
-        BulkKind::ALL.into_iter().filter(ready).map(|kind| self.worker(kind).not_before).min()
+        BulkKind::ALL.into_iter().filter(ready).map(|kind| self.worker(kind).ready_at()).min()
     }
 
     /// The park that is being looked through.
@@ -142,28 +144,34 @@ impl BulkWork {
 
     /// Returns what is to be done next for the job of a kind, if anything is to be done at
     /// `mono_ms`. The worker is busy from then on. `partitions`: of the cluster, which share a
-    /// job's rate.
-    pub(super) fn next(&mut self, kind: BulkKind, mono_ms: u64, partitions: u16) -> Option<BulkStep> {
+    /// job's rate; they begin one after the other.
+    pub(super) fn next(
+        &mut self,
+        kind: BulkKind,
+        mono_ms: u64,
+        at: PartitionId,
+        partitions: u16,
+    ) -> Option<BulkStep> {
         let job = self.jobs.at_work(kind.is_live())?;
         let worker = match kind {
             BulkKind::Live => &mut self.live,
             BulkKind::Retained => &mut self.retained,
         };
         if worker.number != job.number && !worker.is_busy() {
-            *worker = Worker { number: job.number, ..Worker::default() };
-        }
-        if mono_ms < worker.not_before {
-            return None;
+            let turn = (u64::from(at.0) * 1_000).checked_div(job.bulk.rate.into()).unwrap_or(0);
+            *worker = Worker { number: job.number, acts_at: mono_ms + turn, ..Worker::default() };
         }
         loop {
+            if mono_ms < worker.ready_at() {
+                return None;
+            }
             match &mut worker.stage {
                 Stage::Reading | Stage::Advancing => return None,
                 Stage::Reads => return Some(worker.read(job)),
                 Stage::Acts(acting) if acting.out > 0 => return None,
                 Stage::Acts(acting) if acting.is_refused => {
-                    worker.not_before = mono_ms + REFUSED_MS;
+                    worker.reads_at = mono_ms + REFUSED_MS;
                     worker.stage = Stage::Reads;
-                    return None;
                 }
                 Stage::Acts(acting) if acting.waiting.is_empty() => {
                     let then = acting.then;
@@ -180,7 +188,7 @@ impl BulkWork {
                     acting.out = portion;
                     let ids = acting.waiting.drain(..portion).collect();
                     let pause = (portion as u64 * 1_000 * u64::from(partitions)).checked_div(rate);
-                    worker.not_before = mono_ms + pause.unwrap_or(0);
+                    worker.acts_at = mono_ms + pause.unwrap_or(0);
                     return Some(BulkStep::Act(job.number, ids));
                 }
             }
@@ -242,7 +250,7 @@ impl BulkWork {
     pub(super) fn not_advanced(&mut self, kind: BulkKind, mono_ms: u64) {
         let worker = self.worker_mut(kind);
         worker.begin_anew();
-        worker.not_before = mono_ms + REFUSED_MS;
+        worker.reads_at = mono_ms + REFUSED_MS;
     }
 
     fn page(&mut self, kind: BulkKind, rows: impl IntoIterator<Item = Row>, then: AfterPage) {
@@ -287,6 +295,15 @@ impl Worker {
             Stage::Reads => false,
             Stage::Reading | Stage::Advancing => true,
             Stage::Acts(acting) => acting.out > 0,
+        }
+    }
+
+    /// When the next step may be made, monotonic ms, unless an answer is awaited.
+    fn ready_at(&self) -> u64 {
+        match &self.stage {
+            Stage::Reads => self.reads_at,
+            Stage::Acts(acting) if !acting.is_refused && !acting.waiting.is_empty() => self.acts_at,
+            Stage::Reading | Stage::Advancing | Stage::Acts(_) => 0,
         }
     }
 
@@ -338,8 +355,8 @@ impl Worker {
 
     /// The next page is read at the place of the job that is at work then.
     fn begin_anew(&mut self) {
-        let Self { number, not_before, .. } = *self;
-        *self = Self { number, not_before, ..Self::default() };
+        let Self { number, reads_at, acts_at, .. } = *self;
+        *self = Self { number, reads_at, acts_at, ..Self::default() };
     }
 }
 

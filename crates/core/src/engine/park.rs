@@ -152,14 +152,9 @@ impl Engine {
     pub(super) fn unparked(&mut self, now: Now, id: TimerId, answer: MoveAnswer) {
         let at = id.partition();
         let entry = self.partition(at).and_then(|p| p.table.get_mut(id));
-        let Some(entry) = entry else {
-            if answer == MoveAnswer::Done {
-                // It was taken out of memory meanwhile, to be read anew: the copy read then may
-                // have been parked still.
-                self.fetch(id);
-            }
-            return;
-        };
+        // It was taken out of memory meanwhile, to be read anew: the copy read then may have been
+        // parked still. If it has left the park, a bulk job may have moved it.
+        let Some(entry) = entry else { return self.fetch(id) };
         // It may have been moved meanwhile.
         if !entry.state.is_unparking() {
             return;

@@ -14,7 +14,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use mtimer_store::ops::{Cancel, CancelAnswer, Origin, SettleAnswer, Take};
+use mtimer_store::ops::{Cancel, CancelAnswer, Origin, SettleAnswer, Subject, Take};
 use mtimer_store::table::Context;
 use mtimer_store::view::{Changes, Decided, Fact, View, first_needs};
 use mtimer_store::{Answer, Batch, BulkPlace, LaneError, Op, Refusal, Verdict};
@@ -240,9 +240,13 @@ impl Owner {
 }
 
 /// Whether a client asks for it and may have done so before: how that ended is remembered for a
-/// while.
+/// while. A bulk job is not begun either when nobody expects it any more.
 fn is_request(op: &Op) -> bool {
-    op.is().origin == Origin::Client
+    match op.is().origin {
+        Origin::Client => true,
+        Origin::Person => matches!(op.subject(), Subject::Bulk),
+        Origin::Owner => false,
+    }
 }
 
 /// Whether the data read by now may lack outcomes that repeats ask for.

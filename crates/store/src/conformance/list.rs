@@ -249,6 +249,7 @@ macro_rules! conformance_list {
                 a_shift_moves_the_deadline_too,
                 a_shift_too_far_ahead_is_an_obstacle,
                 a_time_beyond_the_deadline_is_an_obstacle,
+                a_deadline_that_would_have_passed_is_an_obstacle,
                 it_is_too_late_for_one_in_flight,
                 one_between_attempts_dies_and_is_not_moved,
                 the_covered_are_too_late,

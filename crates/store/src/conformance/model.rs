@@ -491,6 +491,8 @@ impl Model {
                 let (due, deadline) = (shifted(timer.due), timer.deadline.map(shifted));
                 if due > now + limits::MAX_AHEAD_MS {
                     BulkActAnswer::NotDone(BulkObstacle::TooFar)
+                } else if deadline.is_some_and(|last| last < now) {
+                    BulkActAnswer::NotDone(BulkObstacle::PastDeadline)
                 } else {
                     self.bulk_move(now, id, due, deadline)
                 }

@@ -155,7 +155,11 @@ impl BulkAct {
         if check_distance(due, ctx.now).is_err() {
             return Ok(BulkActAnswer::NotDone(BulkObstacle::TooFar));
         }
-        Self::reschedule(table, ctx, row, due, timer.deadline.map(shifted))
+        let deadline = timer.deadline.map(shifted);
+        if deadline.is_some_and(|deadline| deadline < ctx.now) {
+            return Ok(BulkActAnswer::NotDone(BulkObstacle::PastDeadline));
+        }
+        Self::reschedule(table, ctx, row, due, deadline)
     }
 
     fn reschedule<T: Table>(

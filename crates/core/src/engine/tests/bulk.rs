@@ -286,3 +286,18 @@ fn a_few_timers_go_to_the_store_at_a_time() {
     });
     assert_eq!(most.max(), Some(256));
 }
+
+#[test]
+fn what_is_moved_and_not_confirmed_is_sent_all_the_same() {
+    let mut rig = rig();
+    let timers = schedule_far(&mut rig, "a", 3);
+    let due = rig.now().time + 4_000;
+    rig.unconfirmed = true;
+    ask_to_begin(&mut rig, 1, Bulk::new(BulkAction::MoveTo { due }, of("a")));
+    rig.run(2_000);
+    rig.unconfirmed = false;
+    rig.run(1_900);
+    assert_eq!(rig.take_deliveries(), []);
+    rig.run(200);
+    assert_eq!(rig.take_deliveries().len(), timers.len());
+}

@@ -118,6 +118,21 @@ pub(in crate::conformance) async fn a_time_beyond_the_deadline_is_an_obstacle(mu
     assert_eq!((job.done, job.not_done, job.failures), (2, 1, vec![BulkFailure { id, why }]));
 }
 
+pub(in crate::conformance) async fn a_deadline_that_would_have_passed_is_an_obstacle(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let with = |deadline| Timer { deadline: Some(kit.now + deadline), ..kit.timer(kit.now + HOUR) };
+    let [long, short] = [2 * HOUR, 2 * HOUR - 1].map(with);
+    owner.add_all(&[long.clone(), short.clone()]).await;
+    let number = begin_all(&owner, BulkAction::Shift { ms: -2 * HOUR as i64 }).await;
+    let due = long.due - 2 * HOUR;
+    assert_eq!(owner.bulk_act(number, long.id).await, BulkActAnswer::Moved { due });
+    let why = BulkObstacle::PastDeadline;
+    assert_eq!(owner.bulk_act(number, short.id).await, BulkActAnswer::NotDone(why));
+    assert_eq!(owner.place(short.id).await, pending_at(short.due));
+    let record = owner.record(short.id).await;
+    assert_eq!((record.timer.deadline, record.extensions.bulk_mark()), (short.deadline, number));
+}
+
 pub(in crate::conformance) async fn it_is_too_late_for_one_in_flight(mut kit: Kit) {
     let owner = kit.owner().await;
     let [stopped, held] = [(); 2].map(|()| kit.timer(kit.now));
