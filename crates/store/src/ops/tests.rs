@@ -539,11 +539,11 @@ fn a_bulk_job_cannot_act_on_what_another_epoch_has_taken() {
 #[test]
 fn a_shift_to_before_the_beginning_of_time_ends_there() {
     let mut b = Bench::new();
-    let id = b.given(&Timer { deadline: Some(Time::from_ms(65_000)), ..timer(1, 60_000) });
+    let id = b.given(&Timer { deadline: Some(Time::from_ms(1_000_000)), ..timer(1, 60_000) });
     let number = begin_bulk(&mut b, BulkAction::Shift { ms: -62_000 });
     assert_eq!(bulk_act(&mut b, number, id), BulkActAnswer::Moved { due: Time::ZERO });
     let Ok(Some(row)) = b.table.row(id) else { panic!("it is there") };
-    assert_eq!(row.record.timer.deadline, Some(Time::from_ms(3_000)));
+    assert_eq!(row.record.timer.deadline, Some(Time::from_ms(938_000)));
     assert_eq!(row.record.accepted, Some(b.ctx.now), "it is late from now on");
 }
 
