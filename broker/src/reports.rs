@@ -1,24 +1,25 @@
 //! Log lines about timers for operators: a few every ten seconds, and none while all is well.
 //!
 //! Purpose: a destination that nobody serves, that falls behind, or whose handlers always fail; a
-//! store that answers slowly; dead letters, deliveries without an outcome in time, refused
-//! operations, limits that were reached, and connections and messages that were refused, summed up.
+//! store that answers slowly; bulk jobs; dead letters, deliveries without an outcome in time,
+//! refused operations, limits that were reached, and connections and messages that were refused,
+//! summed up.
 //! Invariant: the number of lines does not depend on the number of timers, and of destinations
 //! there are [`MOST_LINES`] at most.
 //! Not in here: the figures ([`mtimer_core::figures`]); metrics.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mtimer_core::Counter;
 use mtimer_core::figures::{
-    BUCKETS_MS, Backlog, DEAD_REASONS, Durations, Figures, REFUSALS, RedeliveryCause, Tallies,
+    BUCKETS_MS, Backlog, BulkFigure, DEAD_REASONS, Durations, Figures, REFUSALS, RedeliveryCause, Tallies,
 };
 use mtimer_store::Store;
 use mtimer_store::counters::{LOG_DROPPED_RECORDS, LOG_REPLAYED_RECORDS, LOST_SLOTS};
-use mtimer_types::{Destination, Time};
+use mtimer_types::{BulkId, Destination, Filter, Time};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, interval_at};
 
@@ -92,6 +93,8 @@ enum LogReport {
     Lost(Vec<(&'static str, u64)>),
     /// Refusals because of a limit, by limit and owner.
     Limited(Vec<(String, u64)>),
+    /// A bulk job has begun, goes on here, or has ended here.
+    Bulk { id: BulkId, figure: BulkFigure },
     /// Connections and messages of unauthenticated clients, and of clients that lack a permission.
     AccessRefused(RefusalSummary),
 }
@@ -128,6 +131,10 @@ struct HealthReporter {
     timed_out: u64,
     /// Operations that were refused between the last two looks, by reason.
     refused: Vec<(&'static str, u64)>,
+    /// Bulk jobs that are under way.
+    bulks: BTreeSet<BulkId>,
+    /// When the last look was.
+    looked: Option<Time>,
     /// Destinations that are not served.
     troubled: BTreeMap<Destination, DestinationHealth>,
 }
@@ -152,6 +159,27 @@ impl HealthReporter {
             reports.push(LogReport::Refused(refused));
         }
         self.tallies = tallies.clone();
+        reports.extend(self.bulks(now, &figures.bulks));
+        reports
+    }
+
+    /// Bulk jobs that have begun or ended since the last look. Of those that end in between, the
+    /// end alone is told.
+    fn bulks(&mut self, now: Time, bulks: &BTreeMap<BulkId, BulkFigure>) -> Vec<LogReport> {
+        let looked = self.looked.replace(now);
+        let mut reports = Vec::new();
+        for (id, figure) in bulks {
+            let was_under_way = self.bulks.remove(id);
+            let is_new = match figure.ended {
+                _ if figure.under_way > 0 => !was_under_way,
+                ended => was_under_way || looked.is_some() && ended > looked,
+            };
+            if is_new {
+                reports.push(LogReport::Bulk { id: *id, figure: figure.clone() });
+            }
+        }
+        let under_way = bulks.iter().filter(|(_, figure)| figure.under_way > 0);
+        self.bulks = under_way.map(|(id, _)| *id).collect();
         reports
     }
 
@@ -181,7 +209,7 @@ impl HealthReporter {
     }
 
     /// Troubles as of the last look, in numbers, by the names that `mtimer status` knows. 0 is
-    /// well, but for the budget.
+    /// well, but for the budget and bulk jobs.
     fn troubles(&mut self, now: Time, figures: &Figures, doubtful: u64) -> Vec<(&'static str, u64)> {
         let in_state = |state| self.troubled.values().filter(|s| **s == state).count() as u64;
         let newly_doubtful = doubtful.saturating_sub(std::mem::replace(&mut self.doubtful, doubtful));
@@ -193,6 +221,7 @@ impl HealthReporter {
             ("store_slow_lately", self.slow),
             ("clock_doubtful_lately", newly_doubtful),
             ("memory_budget_bytes", figures.memory_budget),
+            ("bulk_job_partitions", figures.bulk_partitions()),
         ];
         let refused = REFUSED_BY_STORE.map(|(reason, name)| {
             (name, self.refused.iter().find(|(other, _)| *other == reason).map_or(0, |(_, n)| *n))
@@ -341,6 +370,7 @@ impl LogReport {
                 limits = listed(limits),
                 "schedules or connections were refused because a limit was reached"
             ),
+            Self::Bulk { id, figure } => log_bulk(*id, figure),
             Self::AccessRefused(RefusalSummary { reasons, peers, tokens }) => tracing::warn!(
                 within_s,
                 reasons = listed(&reasons.iter().map(|(name, n)| (*name, *n)).collect::<Vec<_>>()),
@@ -350,6 +380,22 @@ impl LogReport {
             ),
         }
     }
+}
+
+/// Says how a bulk job fares on this broker. All brokers that have a part in it do.
+fn log_bulk(id: BulkId, BulkFigure { bulk, under_way, is_stopped, .. }: &BulkFigure) {
+    let Filter { group, app, key_prefix, header } = &bulk.filter;
+    let (group, app, key_prefix) = (group.as_deref(), app.as_deref(), key_prefix.as_deref());
+    let header = header.as_ref().map(|(name, value)| format!("{name}={value}"));
+    let (action, dry_run) = (bulk.action.name(), bulk.dry_run);
+    let what = match (under_way, is_stopped) {
+        (1.., _) => "a bulk job is under way: mtimer bulk list shows how far it is",
+        (0, true) => "a bulk job was stopped: mtimer bulk list shows how far it had come",
+        (0, false) => {
+            "a bulk job has ended in the partitions of this broker: mtimer bulk list shows what it has done"
+        }
+    };
+    tracing::info!(job = %id, action, dry_run, group, app, key_prefix, header, "{what}");
 }
 
 /// Losses since the start.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use mtimer_access::{TokenEntry, Verb};
 use mtimer_broker::{AccessOptions, Broker, BrokerOptions, PeerToken};
-use mtimer_protocol::sample::{Parts, all_counts, all_pending, bulk_id, bulks};
+use mtimer_protocol::sample::{Parts, all_counts, all_forecast, all_pending, bulk_id, bulks};
 use mtimer_protocol::{
     ClientMessage, ErrorCode, Hello, OpReply, Query, QueryAnswer, RequestOp, Role, ServerMessage,
     SettleRefusal, Settlement,
@@ -154,6 +154,9 @@ async fn each_verb_opens_its_own_requests_and_no_others() {
             (Query::Pending(all_pending(0).into()), Verb::Read),
             (Query::Counts(all_counts(0)), Verb::Read),
             (Query::Bulks { partition: 0 }, Verb::Read),
+            (Query::Forecast(all_forecast(0)), Verb::Read),
+            (Query::Parked { dest: dest("app"), cursor: None, limit: 1 }, Verb::Read),
+            (Query::Taken { cursor: None, limit: 1 }, Verb::Read),
             (Query::Status, Verb::Read),
             (Query::Cluster, Verb::Read),
             (Query::Broker, Verb::Read),

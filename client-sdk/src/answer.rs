@@ -1,7 +1,7 @@
 //! Answers to a client's calls.
 
 use mtimer_protocol::DestinationCounts;
-use mtimer_types::{Destination, TimerId};
+use mtimer_types::{Destination, DueSpan, Time, TimerId};
 
 /// Answers a schedule: the timer is stored, at the durability level that [`Info::durability`]
 /// names.
@@ -126,6 +126,32 @@ impl From<Destination> for DestinationFilter {
     fn from(dest: Destination) -> Self {
         Self::from(&dest)
     }
+}
+
+/// Says which timers a forecast counts, and how exactly.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ForecastRequest {
+    /// Only those of these destinations.
+    pub filter: DestinationFilter,
+    /// The last moment at which a span may begin.
+    pub until: Time,
+    /// Length of a span, ms, 1 at least. Spans begin at its multiples since 1970.
+    pub step_ms: u64,
+}
+
+/// Answers how many timers are due when: the sums over all partitions.
+///
+/// Partitions are asked at different times, so the sums show no one instant.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Forecast {
+    /// In the order of their beginnings. What is in one that has ended is overdue, or being
+    /// delivered. On Redis timers are counted by the slots in which they are kept: those that were
+    /// scheduled hours or days before they are due, by an hour or a day. Such a span is longer than
+    /// asked for, and overlaps others.
+    pub spans: Vec<DueSpan>,
+    /// Timers that are in no span yet although they may belong to one, of whatever destination:
+    /// brokers have taken over their partitions lately, and count them. 0: the numbers are exact.
+    pub uncounted: u64,
 }
 
 /// Answers how many timers destinations have: the sums over all partitions.

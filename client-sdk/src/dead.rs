@@ -5,7 +5,7 @@ use mtimer_protocol::{DeadRow, UnconfirmedRow};
 use mtimer_types::TimerId;
 
 use crate::answer::{DeadFilter, Replayed};
-use crate::listing::Listing;
+use crate::listing::{Listing, ListingOf};
 use crate::{Client, RequestError};
 
 impl Client {
@@ -22,7 +22,7 @@ impl Client {
     /// # }
     /// ```
     pub fn dead(&self, filter: DeadFilter) -> Listing<DeadRow> {
-        Listing::new(self.clone(), filter)
+        Listing::new(self.clone(), ListingOf::Dead(filter))
     }
 
     /// Lists the at-most-once timers that were claimed for delivery and never confirmed.
@@ -30,7 +30,7 @@ impl Client {
     /// Each was delivered or was not; [`Client::replay`] delivers it again, [`Client::purge`]
     /// removes it.
     pub fn unconfirmed(&self) -> Listing<UnconfirmedRow> {
-        Listing::new(self.clone(), DeadFilter::default())
+        Listing::new(self.clone(), ListingOf::Unconfirmed)
     }
 
     /// Delivers a dead or unconfirmed timer again, now, with all its retries.

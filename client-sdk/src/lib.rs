@@ -148,6 +148,7 @@ mod dedupe;
 mod destinations;
 mod driver;
 mod error;
+mod forecast;
 mod handler;
 mod intake;
 #[cfg(feature = "redis")]
@@ -169,7 +170,9 @@ mod sync;
 mod tls;
 mod trace;
 
-pub use answer::{DeadFilter, DestinationFilter, Destinations, Info, Replayed, Scheduled, Stats};
+pub use answer::{
+    DeadFilter, DestinationFilter, Destinations, Forecast, ForecastRequest, Info, Replayed, Scheduled, Stats,
+};
 pub use builder::ClientBuilder;
 pub use bulk::BulkProgress;
 pub use callback::{Callback, Outcome};
@@ -195,7 +198,7 @@ pub use mtimer_protocol::{
     TimerView, Topology, UnconfirmedRow,
 };
 pub use mtimer_types::{
-    Bulk, BulkAction, BulkFailure, BulkId, BulkObstacle, DeadReason, Destination, Ended, Epoch,
+    Bulk, BulkAction, BulkFailure, BulkId, BulkObstacle, DeadReason, Destination, DueSpan, Ended, Epoch,
     ExtensionError, Extensions, Filter, HeaderError, Headers, InvalidBulk, InvalidTimer, Key, KeyPolicy,
     Mode, NameError, NoBulkId, PartitionId, RetryTiers, Target, Term, Time, Timer, TimerId, id::ParseIdError,
     limits,

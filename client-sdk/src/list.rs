@@ -9,11 +9,12 @@ mod merge;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use mtimer_protocol::{PendingQuery, Query, QueryAnswer};
-use mtimer_types::{Filter, Time, TimerId};
+use mtimer_protocol::{PendingQuery, Query, QueryAnswer, TimerView};
+use mtimer_types::{Destination, Filter, Time, TimerId};
 
 pub use self::cursor::{ListCursor, ParseCursorError};
 use self::merge::{Merge, position};
+use crate::listing::{Listing, ListingOf};
 use crate::{Client, ListedTimer, RequestError, When};
 
 /// Partitions that are asked at the same time at most.
@@ -29,8 +30,9 @@ impl Client {
     /// Lists the pending timers that pass the filter, in the order of their fire times; those of
     /// the same millisecond in the order of their ids.
     ///
-    /// Pending timers wait for their due time or for a retry, or are being delivered. Those that
-    /// are parked, dead or unconfirmed are not.
+    /// Pending timers wait for their due time or for a retry, or are being delivered. For those
+    /// that are not see [`Client::parked`], [`Client::taken`], [`Client::unconfirmed`] and
+    /// [`Client::dead`].
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -46,6 +48,18 @@ impl Client {
     /// ```
     pub fn list(&self, filter: impl Into<Filter>) -> TimerList {
         TimerList::new(self.clone(), filter.into())
+    }
+
+    /// Lists the parked timers of a destination: they are due, and nobody takes them. In each
+    /// partition those that were parked first come first.
+    pub fn parked(&self, dest: &Destination) -> Listing<TimerView> {
+        Listing::new(self.clone(), ListingOf::Parked(dest.clone()))
+    }
+
+    /// Lists the at-most-once timers that are being delivered. They are not pending any more, so
+    /// [`Client::list`] does not show them.
+    pub fn taken(&self) -> Listing<TimerView> {
+        Listing::new(self.clone(), ListingOf::Taken)
     }
 }
 

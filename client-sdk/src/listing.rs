@@ -2,24 +2,42 @@
 
 use std::collections::VecDeque;
 
-use mtimer_protocol::{DeadRow, Query, QueryAnswer, UnconfirmedRow};
+use mtimer_protocol::{DeadRow, Query, QueryAnswer, TimerView, UnconfirmedRow};
+use mtimer_types::Destination;
 
 use crate::answer::DeadFilter;
 use crate::{Client, RequestError};
 
 type Cursor = (u16, u64);
 
+/// What a [`Listing`] lists.
+#[derive(Clone, Debug)]
+pub(crate) enum ListingOf {
+    Dead(DeadFilter),
+    Unconfirmed,
+    Parked(Destination),
+    Taken,
+}
+
+impl ListingOf {
+    fn query(&self, cursor: Option<Cursor>, limit: u32) -> Query {
+        match self {
+            Self::Dead(DeadFilter { group, app }) => {
+                Query::Dead { group: group.clone(), app: app.clone(), cursor, limit }
+            }
+            Self::Unconfirmed => Query::Unconfirmed { cursor, limit },
+            Self::Parked(dest) => Query::Parked { dest: dest.clone(), cursor, limit },
+            Self::Taken => Query::Taken { cursor, limit },
+        }
+    }
+}
+
 /// A row type of a [`Listing`].
 pub(crate) trait ListingRow: Sized {
-    fn query(filter: &DeadFilter, cursor: Option<Cursor>, limit: u32) -> Query;
     fn rows(answer: QueryAnswer) -> Option<(Vec<Self>, Option<Cursor>)>;
 }
 
 impl ListingRow for DeadRow {
-    fn query(filter: &DeadFilter, cursor: Option<Cursor>, limit: u32) -> Query {
-        Query::Dead { group: filter.group.clone(), app: filter.app.clone(), cursor, limit }
-    }
-
     fn rows(answer: QueryAnswer) -> Option<(Vec<Self>, Option<Cursor>)> {
         match answer {
             QueryAnswer::Dead { rows, next } => Some((rows, next)),
@@ -29,13 +47,18 @@ impl ListingRow for DeadRow {
 }
 
 impl ListingRow for UnconfirmedRow {
-    fn query(_: &DeadFilter, cursor: Option<Cursor>, limit: u32) -> Query {
-        Query::Unconfirmed { cursor, limit }
-    }
-
     fn rows(answer: QueryAnswer) -> Option<(Vec<Self>, Option<Cursor>)> {
         match answer {
             QueryAnswer::Unconfirmed { rows, next } => Some((rows, next)),
+            _ => None,
+        }
+    }
+}
+
+impl ListingRow for TimerView {
+    fn rows(answer: QueryAnswer) -> Option<(Vec<Self>, Option<Cursor>)> {
+        match answer {
+            QueryAnswer::Timers { rows, next } => Some((rows, next)),
             _ => None,
         }
     }
@@ -48,7 +71,7 @@ impl ListingRow for UnconfirmedRow {
 #[derive(Debug)]
 pub struct Listing<T> {
     client: Client,
-    filter: DeadFilter,
+    of: ListingOf,
     page: u32,
     rows: VecDeque<T>,
     cursor: Option<Cursor>,
@@ -56,15 +79,8 @@ pub struct Listing<T> {
 }
 
 impl<T> Listing<T> {
-    pub(crate) fn new(client: Client, filter: DeadFilter) -> Self {
-        Self {
-            client,
-            filter,
-            page: crate::limits::MAX_PAGE,
-            rows: VecDeque::new(),
-            cursor: None,
-            end: false,
-        }
+    pub(crate) fn new(client: Client, of: ListingOf) -> Self {
+        Self { client, of, page: crate::limits::MAX_PAGE, rows: VecDeque::new(), cursor: None, end: false }
     }
 
     /// Fetches at most this many rows at once: 1 to 1,000, which is the default.
@@ -111,7 +127,7 @@ macro_rules! listing {
             }
 
             async fn fetch(&mut self) -> Result<(), RequestError> {
-                let query = <$row as ListingRow>::query(&self.filter, self.cursor, self.page);
+                let query = self.of.query(self.cursor, self.page);
                 let answer = self.client.query(query).await?;
                 let (rows, next) = <$row as ListingRow>::rows(answer).ok_or(RequestError::Mismatched)?;
                 self.rows.extend(rows);
@@ -125,3 +141,4 @@ macro_rules! listing {
 
 listing!(DeadRow);
 listing!(UnconfirmedRow);
+listing!(TimerView);

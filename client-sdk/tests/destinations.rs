@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use fake::{Broker, Cluster, Peer, dest};
 use mtimer_client::{
-    Destination, DestinationCounts, DestinationFilter, Destinations, ErrorCode, RequestError, limits,
+    Destination, DestinationCounts, DestinationFilter, Destinations, ErrorCode, RequestError, Time, limits,
 };
 use mtimer_protocol::{ClientMessage, CountsQuery, Query, QueryAnswer, ServerMessage};
 
@@ -32,6 +32,7 @@ fn counts(dest: Destination, n: u64) -> DestinationCounts {
         taken: of(5),
         unconfirmed: of(6),
         dead: of(7),
+        oldest_overdue: Some(Time::from_ms(7)),
     }
 }
 

@@ -429,9 +429,15 @@ async fn answers_of_every_kind_reach_their_calls() {
                         }
                         Query::Dead { .. } => QueryAnswer::Dead { rows: vec![], next: None },
                         Query::Unconfirmed { .. } => QueryAnswer::Unconfirmed { rows: vec![], next: None },
+                        Query::Parked { .. } | Query::Taken { .. } => {
+                            QueryAnswer::Timers { rows: vec![], next: None }
+                        }
                         Query::Pending(_) => QueryAnswer::Pending { rows: vec![], next: None },
                         Query::Counts(_) => QueryAnswer::Counts { rows: vec![], next: None, uncounted: 2 },
                         Query::Bulks { .. } => QueryAnswer::Bulks(vec![]),
+                        Query::Forecast(_) => {
+                            QueryAnswer::Forecast { spans: vec![], next: None, uncounted: 3 }
+                        }
                         Query::Status => QueryAnswer::Status(Status { sessions: 3, ..Status::default() }),
                         Query::Cluster | Query::Broker | Query::Drain { .. } | Query::Ready => {
                             QueryAnswer::Done

@@ -107,6 +107,13 @@ impl Scrape {
         out.by(&m::RETRIES, tiers.iter().map(String::as_str).zip(tallies.retries))?;
         let reasons = DEAD_REASONS.into_iter().map(|(_, name)| name);
         out.by(&m::DEAD_LETTERS, reasons.zip(tallies.dead))?;
+        out.one(&m::BULK_PARTITIONS, self.observed.engine.bulk_partitions())?;
+        let bulk = [
+            ("done", Counter::BulkDone),
+            ("not_done", Counter::BulkNotDone),
+            ("refused", Counter::BulkRefused),
+        ];
+        out.by(&m::BULK_TIMERS, all(&bulk))?;
         let causes = RedeliveryCause::ALL.into_iter().map(|(_, name)| name);
         out.by(&m::REDELIVERIES, causes.zip(tallies.redeliveries))?;
         out.by(&m::REFUSALS, REFUSALS.into_iter().zip(tallies.refusals))

@@ -132,6 +132,17 @@ metrics! {
         doc "timers taken out of memory again, its budget being exceeded",
         when "memory is short";
 
+    Gauge BULK_PARTITIONS = "mtimer_bulk_job_partitions" in "partitions",
+        "Partitions in which a bulk job is at work or waits, once for each job",
+        doc "partitions in which a bulk job is at work or waits, once for each job",
+        when "somebody undoes timers: `mtimer bulk list` names the jobs";
+    Counter BULK_TIMERS = "mtimer_bulk_timers_total" in "timers" by ["outcome"],
+        "Timers that bulk jobs have met, by outcome; about",
+        doc "timers that bulk jobs have met: `done`, `not_done` (it could not act on them), `refused` \
+            (the store would not take it, or could not confirm it: tried again). About: `mtimer bulk \
+            show` is exact",
+        when "`refused` grows: a full store, or too few replicas, hold a bulk job up";
+
     Gauge STORED_TIMERS = "mtimer_stored_timers" in "timers" by ["state"],
         "Timers of the owned partitions in the store, by state",
         doc "timers in the store: `pending`, `retrying`, `parked`, `taken`, `dead`",

@@ -55,6 +55,8 @@ fn answer_weight(answer: &QueryAnswer) -> usize {
             let of = |job: &BulkView| job.bulk.filter.bytes() + size_of_val(job.failures.as_slice());
             size_of_val(jobs.as_slice()) + jobs.iter().map(of).sum::<usize>()
         }
+        QueryAnswer::Timers { rows, .. } => rows.iter().map(|r| timer_weight(&r.timer)).sum(),
+        QueryAnswer::Forecast { spans, .. } => size_of_val(spans.as_slice()),
         QueryAnswer::Status(status) => status.counters.len() * 64,
         QueryAnswer::Cluster(view) => {
             let of = |m: &MemberView| size_of::<MemberView>() + m.address.len() + m.software.len();
@@ -79,7 +81,7 @@ fn timer_weight(timer: &Timer) -> usize {
 mod tests {
     use mtimer_protocol::{BrokerView, BulkState, ClusterView, sample};
     use mtimer_types::limits::{MAX_BULK_FAILURES, MAX_BULK_JOBS, MAX_EPOCH};
-    use mtimer_types::{BulkFailure, BulkObstacle, Term};
+    use mtimer_types::{BulkFailure, BulkObstacle, DueSpan, Term, Time};
 
     use super::*;
 
@@ -100,6 +102,7 @@ mod tests {
             not_done: u64::MAX,
             failures: vec![failure; MAX_BULK_FAILURES],
         };
+        let span = DueSpan { begin: Time::MAX, end: Time::MAX, timers: u64::MAX };
         let answer = |answer| ServerMessage::Answer { corr: 1, answer };
         for message in [
             ServerMessage::Topology(topology.clone()),
@@ -112,6 +115,7 @@ mod tests {
             answer(QueryAnswer::Cluster(cluster)),
             answer(QueryAnswer::Broker(broker)),
             answer(QueryAnswer::Bulks(vec![job; MAX_BULK_JOBS])),
+            answer(QueryAnswer::Forecast { spans: vec![span; 1_000], next: None, uncounted: 0 }),
         ] {
             let encoded = mtimer_protocol::encode(&message).unwrap().len();
             assert!(weight(&message) >= encoded, "{} of {encoded} bytes", weight(&message));

@@ -1,4 +1,5 @@
 use mtimer_store::MemoryStore;
+use mtimer_types::{Bulk, BulkAction};
 
 use super::*;
 
@@ -12,7 +13,20 @@ fn figures(tallies: Tallies, top: Vec<(Destination, Backlog)>) -> Figures {
     let (counters, others) = Default::default();
     let (partitions, memory, memory_budget) = (1, (0, 0), 0);
     let (unsettled, queued, put_off) = (0, 0, 0);
-    Figures { tallies, counters, partitions, memory, memory_budget, unsettled, queued, put_off, top, others }
+    let bulks = BTreeMap::new();
+    Figures {
+        tallies,
+        counters,
+        partitions,
+        memory,
+        memory_budget,
+        unsettled,
+        queued,
+        put_off,
+        bulks,
+        top,
+        others,
+    }
 }
 
 fn parked(sessions: u64, oldest_ms: u64) -> Backlog {
@@ -223,4 +237,31 @@ async fn it_looks_every_ten_seconds_and_ends_with_the_engine() {
     }
     drop(asked);
     assert!(task.await.unwrap().is_ok());
+}
+
+#[test]
+fn a_bulk_job_has_a_line_when_it_begins_and_one_when_it_ends() {
+    let mut reporter = HealthReporter::default();
+    let figure = |under_way, ended: Option<u64>| BulkFigure {
+        bulk: Bulk::new(BulkAction::Cancel, Filter::default()),
+        under_way,
+        ended: ended.map(Time::from_ms),
+        is_stopped: false,
+    };
+    let mut look = |at, bulks: &[(u128, BulkFigure)]| {
+        let bulks = bulks.iter().map(|(id, figure)| (BulkId(*id), figure.clone())).collect();
+        let reports =
+            reporter.look(Time::from_ms(at), &Figures { bulks, ..figures(Tallies::default(), vec![]) });
+        let ids = reports.into_iter().map(|report| match report {
+            LogReport::Bulk { id, figure } => (id.0, figure.under_way),
+            other => panic!("{other:?}"),
+        });
+        ids.collect::<Vec<_>>()
+    };
+    assert_eq!(look(20_000, &[(1, figure(0, Some(19_999)))]), [], "it was over before this broker");
+    assert_eq!(look(30_000, &[(1, figure(0, Some(19_999))), (2, figure(8, None))]), [(2, 8)]);
+    assert_eq!(look(40_000, &[(2, figure(3, Some(39_000)))]), []);
+    assert_eq!(look(50_000, &[(2, figure(0, Some(45_000)))]), [(2, 0)]);
+    assert_eq!(look(60_000, &[(2, figure(0, Some(45_000))), (3, figure(0, Some(55_000)))]), [(3, 0)]);
+    assert_eq!(look(70_000, &[(2, figure(0, Some(45_000))), (3, figure(0, Some(55_000)))]), []);
 }

@@ -231,11 +231,15 @@ impl<C: Caller> Machine<C> {
 fn goal_of(query: &Query, partitions: u16) -> Goal {
     match query {
         Query::Get(target) => Goal::Partition(target.partition(partitions)),
-        Query::Dead { cursor, .. } | Query::Unconfirmed { cursor, .. } => {
+        Query::Dead { cursor, .. }
+        | Query::Unconfirmed { cursor, .. }
+        | Query::Parked { cursor, .. }
+        | Query::Taken { cursor, .. } => {
             Goal::Partition(PartitionId(cursor.map_or(0, |(partition, _)| partition)))
         }
         Query::Pending(query) => Goal::Partition(PartitionId(query.partition)),
         Query::Counts(query) => Goal::Partition(PartitionId(query.partition)),
+        Query::Forecast(query) => Goal::Partition(PartitionId(query.partition)),
         Query::Bulks { partition } => Goal::Partition(PartitionId(*partition)),
         Query::Drain { .. } => Goal::Leader,
         Query::Status | Query::Cluster | Query::Broker | Query::Ready => Goal::Informed,

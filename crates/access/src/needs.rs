@@ -4,7 +4,7 @@
 //! until its permission is decided.
 
 use mtimer_protocol::ops::Subject;
-use mtimer_protocol::{ClientMessage, CountsQuery, Query, RequestOp, Role};
+use mtimer_protocol::{ClientMessage, CountsQuery, ForecastQuery, Query, RequestOp, Role};
 use mtimer_types::{Destination, Filter, Target, TimerId, Verb};
 
 use crate::grant::Pattern;
@@ -109,17 +109,20 @@ pub fn of_query(query: &Query) -> Requirement<'_> {
         Query::Get(Target::Key(dest, _)) => Requirement::On(Verb::Read, dest),
         // A barrier: the answer tells a client that its earlier messages were taken in.
         Query::Get(Target::Id(TimerId::NOBODYS)) => Requirement::Nothing,
-        Query::Get(Target::Id(_)) | Query::Dead { .. } | Query::Unconfirmed { .. } | Query::Bulks { .. } => {
-            Requirement::Somewhere(Verb::Read)
-        }
+        Query::Parked { dest, .. } => Requirement::On(Verb::Read, dest),
+        Query::Get(Target::Id(_))
+        | Query::Dead { .. }
+        | Query::Unconfirmed { .. }
+        | Query::Taken { .. }
+        | Query::Bulks { .. } => Requirement::Somewhere(Verb::Read),
         // To leave out the rows of other destinations is not enough: by where a page ends it tells
         // whether they have a timer with such a key or such a header.
         Query::Pending(pending) => {
             let Filter { group, app, .. } = &pending.filter;
             Requirement::OnMatching(Verb::Read, group.as_deref(), app.as_deref())
         }
-        // The same: a page ends at the name of a destination.
-        Query::Counts(CountsQuery { group, app, .. }) => {
+        // The same: a page ends at the name of a destination, or at a position.
+        Query::Counts(CountsQuery { group, app, .. }) | Query::Forecast(ForecastQuery { group, app, .. }) => {
             Requirement::OnMatching(Verb::Read, group.as_deref(), app.as_deref())
         }
         Query::Status | Query::Cluster | Query::Broker | Query::Ready => Requirement::Everywhere(Verb::Read),

@@ -20,9 +20,9 @@ pub fn denied_ops(who: &Principal, request: &Request) -> Vec<(usize, String)> {
 /// Removes the rows that this principal may not read from an answer.
 ///
 /// A timer that was asked for by its id is refused without its destination; rows of lists are left
-/// out, so that a page may have fewer rows than asked for, and so are bulk jobs. A page of pending timers may end before
-/// the timer of another destination. Whoever knows its id could settle it, so the page names it
-/// only as far as it has to.
+/// out, so that a page may have fewer rows than asked for, and so are bulk jobs. A page of pending
+/// timers, or of a forecast, may end before the timer of another destination. Whoever knows its id
+/// could settle it, so the page names it only as far as it has to.
 pub fn screen(who: &Principal, answer: &mut QueryAnswer) {
     if who.allows_everywhere(Verb::Read) {
         return;
@@ -37,10 +37,13 @@ pub fn screen(who: &Principal, answer: &mut QueryAnswer) {
         }
         QueryAnswer::Dead { rows, .. } => rows.retain(|row| may_read(&row.timer.dest)),
         QueryAnswer::Unconfirmed { rows, .. } => rows.retain(|row| may_read(&row.timer.dest)),
+        QueryAnswer::Timers { rows, .. } => rows.retain(|row| may_read(&row.timer.dest)),
         QueryAnswer::Pending { rows, next } => {
             rows.retain(|row| may_read(&row.view.timer.dest));
             *next = next.map(|next| without_id(next, rows.last()));
         }
+        // Timers of the same millisecond whose ids begin alike may so be counted twice.
+        QueryAnswer::Forecast { next, .. } => *next = next.map(|next| without_id(next, None)),
         // Whoever asked may read them all, or the question was refused.
         QueryAnswer::Counts { rows, next, .. } => {
             rows.retain(|row| may_read(&row.dest));

@@ -5,10 +5,10 @@
 
 use mtimer_access::{Grant, Principal, Verb, needs};
 use mtimer_protocol::ops::{StopBulk, Subject};
-use mtimer_protocol::sample::{all_counts, all_pending, bulk_id, by_key, dest, id};
+use mtimer_protocol::sample::{all_counts, all_forecast, all_pending, bulk_id, by_key, dest, id};
 use mtimer_protocol::{
-    BrokerLoad, ClientMessage, CountsQuery, Heartbeat, Hello, MAGIC, PeerRequest, PendingQuery, Query,
-    RequestOp, Role, Settlement, VERSION,
+    BrokerLoad, ClientMessage, CountsQuery, ForecastQuery, Heartbeat, Hello, MAGIC, PeerRequest,
+    PendingQuery, Query, RequestOp, Role, Settlement, VERSION,
 };
 use mtimer_types::{Epoch, Filter, HandlerOutcome, PartitionId, Target, Term, TimerId};
 
@@ -104,6 +104,7 @@ fn messages() -> Vec<(ClientMessage, Verb, [bool; 4])> {
     let of_dest = || Filter::of(&dest());
     let name = |name: &str| Some(name.to_owned());
     let counts = |group, app| query(Query::Counts(CountsQuery { group, app, ..all_counts(0) }));
+    let forecast = |group, app| query(Query::Forecast(ForecastQuery { group, app, ..all_forecast(0) }));
     vec![
         (ClientMessage::Register { registration: 1, dest: dest(), credit: 1 }, Verb::Register, ON_DEST),
         (ClientMessage::Settle(vec![settlement]), Verb::Register, ANYWHERE),
@@ -129,6 +130,11 @@ fn messages() -> Vec<(ClientMessage, Verb, [bool; 4])> {
         (counts(None, None), Verb::Read, EVERYWHERE),
         (counts(name("\n"), None), Verb::Read, EVERYWHERE),
         (query(Query::Bulks { partition: 0 }), Verb::Read, ANYWHERE),
+        (query(Query::Parked { dest: dest(), cursor: None, limit: 1 }), Verb::Read, ON_DEST),
+        (query(Query::Taken { cursor: None, limit: 1 }), Verb::Read, ANYWHERE),
+        (forecast(name("orders"), name("billing")), Verb::Read, ON_DEST),
+        (forecast(name("orders"), None), Verb::Read, ON_GROUP),
+        (forecast(None, None), Verb::Read, EVERYWHERE),
         (query(Query::Status), Verb::Read, EVERYWHERE),
         (query(Query::Cluster), Verb::Read, EVERYWHERE),
         (query(Query::Broker), Verb::Read, EVERYWHERE),

@@ -7,13 +7,15 @@ use serde_json::{Map, Value, json};
 use super::args::ClientArgs;
 use super::exit::Failure;
 use super::output::{Output, TextTable, counted, grouped, note, plain};
+use super::{moment, view};
 
 /// Shows how many timers each destination has, and where they are
 ///
 /// pending: wait for their first delivery. retrying: wait for another one. parked: nobody takes
 /// their callbacks. in flight: are being delivered; these are among those before. unconfirmed: were
-/// sent at most once, and never confirmed. dead: dead letters. With --json also taken: are being
-/// delivered at most once.
+/// sent at most once, and never confirmed. dead: dead letters. oldest overdue: since when the
+/// oldest timer is due that waits or is parked, as far as brokers know without looking. With --json
+/// also taken: are being delivered at most once.
 ///
 /// Brokers keep these counts, so the command takes no longer if there are more timers. Partitions
 /// are asked at different times, so the numbers show no one instant.
@@ -64,7 +66,16 @@ impl DestinationsCommand {
             return out.object(&json!({ "destinations": rows, "uncounted": uncounted }));
         }
         if !rows.is_empty() {
-            let head = ["destination", "pending", "retrying", "parked", "in flight", "unconfirmed", "dead"];
+            let head = [
+                "destination",
+                "pending",
+                "retrying",
+                "parked",
+                "in flight",
+                "unconfirmed",
+                "dead",
+                "oldest overdue",
+            ];
             let mut table = TextTable::new(head);
             rows.iter().for_each(|row| table.row(cells(row)));
             table.lines().try_for_each(|line| out.text(&line))?;
@@ -96,7 +107,7 @@ impl CountCommand {
 
 /// The counts of a destination by their names.
 fn parts(row: &DestinationCounts) -> [(&'static str, u64); 7] {
-    let DestinationCounts { dest: _, pending, retrying, parked, in_flight, taken, unconfirmed, dead } = row;
+    let DestinationCounts { pending, retrying, parked, in_flight, taken, unconfirmed, dead, .. } = row;
     [
         ("pending", *pending),
         ("retrying", *retrying),
@@ -123,13 +134,15 @@ fn named_object(row: &DestinationCounts) -> Map<String, Value> {
     object.insert("app".to_owned(), row.dest.app().into());
     object.insert("timers".to_owned(), row.total().into());
     object.extend(parts(row).map(|(name, n)| (name.to_owned(), n.into())));
+    view::put_time(&mut object, "oldest_overdue", row.oldest_overdue);
     object
 }
 
-fn cells(row: &DestinationCounts) -> [String; 7] {
+fn cells(row: &DestinationCounts) -> [String; 8] {
     let numbers = [row.pending, row.retrying, row.parked, row.in_flight, row.unconfirmed, row.dead];
     let [pending, retrying, parked, in_flight, unconfirmed, dead] = numbers.map(grouped);
-    [plain(&row.dest.to_string(), 60), pending, retrying, parked, in_flight, unconfirmed, dead]
+    let oldest = row.oldest_overdue.map(moment::shown).unwrap_or_default();
+    [plain(&row.dest.to_string(), 60), pending, retrying, parked, in_flight, unconfirmed, dead, oldest]
 }
 
 fn note_uncounted(uncounted: u64) {
@@ -138,7 +151,7 @@ fn note_uncounted(uncounted: u64) {
     }
 }
 
-fn uncounted_note(uncounted: u64) -> String {
+pub(crate) fn uncounted_note(uncounted: u64) -> String {
     let (are, their) = if uncounted == 1 { ("is", "its partition") } else { ("are", "their partitions") };
     let timers = counted(uncounted, "timer");
     format!("{timers} {are} not counted yet: a broker has taken over {their} lately; ask again in a minute")

@@ -1,20 +1,21 @@
-//! `mtimer list`: the timers that wait, in the order in which they fire.
+//! `mtimer list`: the timers that wait, in the order in which they fire, or those that do not.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use mtimer_client::{Client, ListCursor, ListedTimer, TimerList};
 use serde_json::{Map, Value};
 
 use super::args::{ClientArgs, DEFAULT_BROKER};
 use super::exit::Failure;
 use super::filter::{FilterArgs, PendingArgs};
+use super::list_aside::{AsideRows, ListedState, PAYLOAD_SHOWN};
 use super::output::{Output, TextTable, counted, note, plain, shell_quoted};
-use super::{moment, view};
+use super::{list_aside, moment, view};
 
 /// Lists the timers that wait, in the order in which they fire
 ///
 /// Shows timers that wait for their due time or for a retry, or are being delivered (in-flight).
-/// Not in the list: parked timers, which `status` counts, and dead or unconfirmed ones, for which
-/// there is `dead`. All conditions must hold.
+/// All conditions must hold. With --state others are shown, one state after the other: in each
+/// partition in the order in which they were parked, taken, given up, or died.
 ///
 /// If there are more timers than --limit, the end of the output says how to go on. --cursor is a
 /// position in the order of timers: it does not expire, and is valid also after a broker was lost.
@@ -26,12 +27,15 @@ use super::{moment, view};
 #[command(after_help = "Examples:\n  mtimer list --group shop --app orders --limit 20\n  \
     mtimer list --group shop --key-prefix order- --until 2030-01-31T12:00:00Z\n  \
     mtimer list --header tenant=acme --json | jq -r .id\n  \
-    mtimer list --retrying --payloads")]
+    mtimer list --retrying --payloads\n  mtimer list --state parked,dead --group shop")]
 pub(crate) struct ListCommand {
     #[command(flatten)]
     filter: FilterArgs,
     #[command(flatten)]
     pending: PendingArgs,
+    /// Where the timers are
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "waiting")]
+    state: Vec<ListedState>,
     /// At most so many
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
@@ -47,15 +51,54 @@ pub(crate) struct ListCommand {
 
 /// Rows of a table that are lined up together.
 const TABLE_ROWS: u64 = 500;
-/// Characters of a payload in a table.
-const PAYLOAD_SHOWN: usize = 60;
 
 impl ListCommand {
     pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
-        self.client.looking(async |client| self.show(client, out).await).await
+        self.check()?;
+        self.client.looking(async |client| self.show_all(client, out).await).await
     }
 
-    async fn show(&self, client: &Client, out: Output) -> Result<(), Failure> {
+    /// Refuses conditions that only timers that wait can meet.
+    fn check(&self) -> Result<(), Failure> {
+        let PendingArgs { from, until, retrying, first } = &self.pending;
+        let given = [
+            ("--from", from.is_some()),
+            ("--until", until.is_some()),
+            ("--retrying", *retrying),
+            ("--first", *first),
+            ("--cursor", self.cursor.is_some()),
+        ];
+        let others = out_of_waiting(&self.state);
+        match given.iter().find(|(_, is_given)| *is_given && !others.is_empty()) {
+            Some((flag, _)) => Err(Failure::usage(format!(
+                "{flag} is about timers that wait: leave it out, or leave out --state"
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    async fn show_all(&self, client: &Client, out: Output) -> Result<(), Failure> {
+        let mut left = self.limit;
+        if self.state.contains(&ListedState::Waiting) {
+            left -= self.show(client, out).await?;
+            if left == 0 && self.state.len() > 1 {
+                note("the other states are not shown: raise --limit");
+                return Ok(());
+            }
+        }
+        let mut states = out_of_waiting(&self.state);
+        states.sort_unstable();
+        states.dedup();
+        for state in states {
+            if let Some(rows) = AsideRows::of(client, state, self.filter.filter()).await? {
+                left -= self.show_aside(rows, state, left, out).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Shows those that wait, and returns how many these are.
+    async fn show(&self, client: &Client, out: Output) -> Result<u64, Failure> {
         let mut timers = self.timers(client);
         if out.json { self.objects(&mut timers, out).await } else { self.tables(&mut timers, out).await }
     }
@@ -78,12 +121,49 @@ impl ListCommand {
         if self.payloads { timers.with_payloads() } else { timers }
     }
 
-    async fn objects(&self, timers: &mut TimerList, out: Output) -> Result<(), Failure> {
-        for _ in 0..self.limit {
-            let Some(row) = timers.next().await? else { break };
+    /// Shows at most so many timers of a state, and returns how many these are.
+    async fn show_aside(
+        &self,
+        mut rows: AsideRows,
+        state: ListedState,
+        limit: u64,
+        out: Output,
+    ) -> Result<u64, Failure> {
+        let (mut shown, mut table) = (0, list_aside::new_table(self.payloads));
+        while shown < limit {
+            let Some(row) = rows.next().await? else { break };
+            shown += 1;
+            if out.json {
+                out.object(&row.object(self.payloads))?;
+                continue;
+            }
+            list_aside::add_row(&mut table, &row, self.payloads);
+            if shown.is_multiple_of(TABLE_ROWS) {
+                let full = std::mem::replace(&mut table, list_aside::new_table(self.payloads));
+                full.lines().try_for_each(|line| out.text(&line))?;
+            }
+        }
+        if !out.json {
+            if !shown.is_multiple_of(TABLE_ROWS) {
+                table.lines().try_for_each(|line| out.text(&line))?;
+            }
+            let name = state.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+            let more = if shown == limit && rows.next().await?.is_some() {
+                ", and there are more: raise --limit, or narrow it down"
+            } else {
+                ""
+            };
+            note(&format!("{}{more}", counted(shown, &format!("{name} timer"))));
+        }
+        Ok(shown)
+    }
+
+    async fn objects(&self, timers: &mut TimerList, out: Output) -> Result<u64, Failure> {
+        for shown in 0..self.limit {
+            let Some(row) = timers.next().await? else { return Ok(shown) };
             out.object(&self.object(&row, timers.cursor()))?;
         }
-        Ok(())
+        Ok(self.limit)
     }
 
     /// What `get` shows, and where the list goes on.
@@ -96,7 +176,7 @@ impl ListCommand {
         object
     }
 
-    async fn tables(&self, timers: &mut TimerList, out: Output) -> Result<(), Failure> {
+    async fn tables(&self, timers: &mut TimerList, out: Output) -> Result<u64, Failure> {
         let (mut shown, mut table) = (0, self.table());
         while shown < self.limit {
             let Some(row) = timers.next().await? else { break };
@@ -116,7 +196,7 @@ impl ListCommand {
         } else {
             note(&counted(shown, "timer"));
         }
-        Ok(())
+        Ok(shown)
     }
 
     fn table(&self) -> TextTable<7> {
@@ -170,6 +250,11 @@ impl ListCommand {
         words.extend(switches.into_iter().filter(|(_, is_on)| *is_on).map(|(flag, _)| flag.to_owned()));
         words.join(" ")
     }
+}
+
+/// The states that are asked for, but for that of timers that wait.
+fn out_of_waiting(states: &[ListedState]) -> Vec<ListedState> {
+    states.iter().copied().filter(|state| *state != ListedState::Waiting).collect()
 }
 
 #[cfg(test)]

@@ -25,7 +25,9 @@ mod exit;
 mod file;
 mod filter;
 mod flags;
+mod forecast;
 mod list;
+mod list_aside;
 mod listen;
 mod load;
 mod local;
@@ -104,6 +106,7 @@ enum Command {
     List(Box<list::ListCommand>),
     Destinations(destinations::DestinationsCommand),
     Count(destinations::CountCommand),
+    Forecast(forecast::ForecastCommand),
     Listen(listen::Listen),
     #[command(subcommand)]
     Dead(dead::Dead),
@@ -205,6 +208,7 @@ fn run(command: Command, out: Output) -> Result<(), Failure> {
             Command::List(list) => list.run(out).await,
             Command::Destinations(destinations) => destinations.run(out).await,
             Command::Count(count) => count.run(out).await,
+            Command::Forecast(forecast) => forecast.run(out).await,
             Command::Listen(listen) => listen.run(out).await,
             Command::Dead(dead) => dead.run(out).await,
             Command::Bulk(bulk) => bulk.run(out).await,

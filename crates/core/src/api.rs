@@ -300,11 +300,17 @@ pub enum Counter {
     LanesEnded,
     /// Sessions closed because they broke the protocol.
     ProtocolErrors,
+    /// Timers on which bulk jobs have acted.
+    BulkDone,
+    /// Timers on which bulk jobs could not act.
+    BulkNotDone,
+    /// Acts of bulk jobs that the store would not take, or could not confirm; they are tried again.
+    BulkRefused,
 }
 
 impl Counter {
     /// All of them.
-    pub const ALL: [(Self, &'static str); 24] = [
+    pub const ALL: [(Self, &'static str); 27] = [
         (Self::Scheduled, "scheduled_total"),
         (Self::ScheduleRefused, "schedule_refused_total"),
         (Self::Cancelled, "cancelled_total"),
@@ -329,5 +335,8 @@ impl Counter {
         (Self::Unloaded, "unloaded_total"),
         (Self::LanesEnded, "lanes_ended_total"),
         (Self::ProtocolErrors, "protocol_errors_total"),
+        (Self::BulkDone, "bulk_done_total"),
+        (Self::BulkNotDone, "bulk_not_done_total"),
+        (Self::BulkRefused, "bulk_refused_total"),
     ];
 }

@@ -6,11 +6,13 @@
 //! Invariant: counting allocates nothing, and no number decides anything.
 //! Not in here: names of metrics, how they are written out.
 
+use std::collections::BTreeMap;
+
 use mtimer_protocol::ops::NotDone;
 use mtimer_protocol::{ErrorCode, OpReply};
 use mtimer_types::headers::TRACEPARENT;
 use mtimer_types::limits::MAX_RETRY_TIERS;
-use mtimer_types::{DeadReason, Destination, Headers, Time, TraceContext};
+use mtimer_types::{Bulk, BulkId, DeadReason, Destination, Headers, Time, TraceContext};
 
 /// Upper bounds of the buckets of [`Durations`], ms, each inclusive. One more bucket has the longer
 /// ones.
@@ -231,6 +233,19 @@ impl Backlog {
     }
 }
 
+/// A bulk job, as far as the partitions of this broker know it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BulkFigure {
+    /// What it does.
+    pub bulk: Bulk,
+    /// Partitions in which it is at work or waits.
+    pub under_way: u64,
+    /// When it has ended last in one of the others.
+    pub ended: Option<Time>,
+    /// Somebody has stopped it in one of them.
+    pub is_stopped: bool,
+}
+
 /// An engine's state in numbers.
 #[derive(Clone, Debug)]
 pub struct Figures {
@@ -250,10 +265,19 @@ pub struct Figures {
     pub queued: u64,
     /// Operations of the owner's own that the store does not take for now.
     pub put_off: u64,
+    /// Bulk jobs that are kept, by their names.
+    pub bulks: BTreeMap<BulkId, BulkFigure>,
     /// The destinations with the most pending timers and failed attempts, most first.
     pub top: Vec<(Destination, Backlog)>,
     /// All others together, and how many they are.
     pub others: (Backlog, u64),
+}
+
+impl Figures {
+    /// Partitions in which a bulk job is at work or waits, once for each job.
+    pub fn bulk_partitions(&self) -> u64 {
+        self.bulks.values().map(|bulk| bulk.under_way).sum()
+    }
 }
 
 #[cfg(test)]

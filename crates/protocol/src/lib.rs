@@ -30,7 +30,8 @@ pub use error::ErrorCode;
 pub use message::{ClientMessage, Hello, MAGIC, Role, ServerMessage, UNASKED_PONG, VERSION, Welcome};
 pub use ops::{OpReply, RequestOp};
 pub use query::{
-    BulkState, BulkView, CountsQuery, DeadRow, DestinationCounts, MAX_PARKED_DESTINATIONS, ParkedDestination,
-    PendingQuery, PendingRow, Query, QueryAnswer, Status, TimerState, TimerView, UnconfirmedRow,
+    BulkState, BulkView, CountsQuery, DeadRow, DestinationCounts, ForecastQuery, MAX_PARKED_DESTINATIONS,
+    ParkedDestination, PendingQuery, PendingRow, Query, QueryAnswer, Status, TimerState, TimerView,
+    UnconfirmedRow,
 };
 pub use request::Request;

@@ -4,7 +4,7 @@
 
 use mtimer_types::limits::{MAX_BROKERS, MAX_BULK_FAILURES, MAX_BULK_JOBS, MAX_PAGE};
 use mtimer_types::{
-    Bulk, BulkFailure, BulkId, DeadReason, Destination, Epoch, Filter, Target, Time, Timer, TimerId,
+    Bulk, BulkFailure, BulkId, DeadReason, Destination, DueSpan, Epoch, Filter, Target, Time, Timer, TimerId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -68,6 +68,24 @@ pub enum Query {
         /// The partition.
         partition: u16,
     },
+    /// How many timers of one partition are due when.
+    Forecast(ForecastQuery),
+    /// Parked timers of a destination, in each partition in the order in which they were parked.
+    Parked {
+        /// The destination.
+        dest: Destination,
+        /// Where to go on; `None` for the first page.
+        cursor: Option<(u16, u64)>,
+        /// Rows at most.
+        limit: u32,
+    },
+    /// At-most-once timers that were taken, and are not unconfirmed: they are being delivered.
+    Taken {
+        /// Where to go on; `None` for the first page.
+        cursor: Option<(u16, u64)>,
+        /// Rows at most.
+        limit: u32,
+    },
 }
 
 /// Which pending timers a [`Query::Pending`] asks for, and what to tell of them.
@@ -103,6 +121,24 @@ pub struct CountsQuery {
     pub after: Option<Destination>,
     /// Rows at most.
     pub limit: u32,
+}
+
+/// Which timers a [`Query::Forecast`] counts, and how exactly.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ForecastQuery {
+    /// The partition.
+    pub partition: u16,
+    /// Only of this group.
+    pub group: Option<String>,
+    /// Only of this app.
+    pub app: Option<String>,
+    /// The first position, by fire time and id, that may be in the answer. The `next` of the page
+    /// before goes on behind that page.
+    pub from: (Time, TimerId),
+    /// The last moment at which a span may begin.
+    pub until: Time,
+    /// Length of a span, ms, 1 at least. Spans begin at its multiples since 1970.
+    pub step_ms: u64,
 }
 
 /// The answer to a question.
@@ -171,6 +207,28 @@ pub enum QueryAnswer {
     },
     /// To [`Query::Bulks`], in the order in which they were begun.
     Bulks(#[serde(deserialize_with = "at_most::<MAX_BULK_JOBS, _, _>")] Vec<BulkView>),
+    /// To [`Query::Forecast`].
+    Forecast {
+        /// In the order of their beginnings. The first one may go on with the last one of the page
+        /// before: they are added up. A store may count a longer span as one; such spans overlap
+        /// others.
+        #[serde(deserialize_with = "at_most::<MAX_ROWS, _, _>")]
+        spans: Vec<DueSpan>,
+        /// Where to go on; `None` at the end of the partition.
+        next: Option<(Time, TimerId)>,
+        /// Timers of the partition, of any destination, that are in no span yet although they may
+        /// belong to one, because its owner has acquired it lately. The numbers are exact if every
+        /// page that was read said 0.
+        uncounted: u64,
+    },
+    /// To [`Query::Parked`] and [`Query::Taken`].
+    Timers {
+        /// The rows; may be fewer than asked, even none, and yet not the end.
+        #[serde(deserialize_with = "at_most::<MAX_ROWS, _, _>")]
+        rows: Vec<TimerView>,
+        /// Where to go on; `None` at the end.
+        next: Option<(u16, u64)>,
+    },
 }
 
 /// A bulk job in one partition.
@@ -308,23 +366,36 @@ pub struct DestinationCounts {
     pub unconfirmed: u64,
     /// Dead letters.
     pub dead: u64,
+    /// When the oldest of its timers was due that waits or is parked, in any partition of the broker
+    /// that answers, as far as that knows without looking: `None` for a while after a takeover.
+    pub oldest_overdue: Option<Time>,
 }
 
 impl DestinationCounts {
     /// Returns the counts of a destination without timers.
     pub const fn none(dest: Destination) -> Self {
-        Self { dest, pending: 0, retrying: 0, parked: 0, in_flight: 0, taken: 0, unconfirmed: 0, dead: 0 }
+        Self {
+            dest,
+            pending: 0,
+            retrying: 0,
+            parked: 0,
+            in_flight: 0,
+            taken: 0,
+            unconfirmed: 0,
+            dead: 0,
+            oldest_overdue: None,
+        }
     }
 
     /// Returns how many timers it has, each counted once.
     pub const fn total(&self) -> u64 {
-        let Self { dest: _, pending, retrying, parked, in_flight: _, taken, unconfirmed, dead } = self;
+        let Self { pending, retrying, parked, taken, unconfirmed, dead, .. } = self;
         let waiting = pending.saturating_add(*retrying).saturating_add(*parked);
         waiting.saturating_add(*taken).saturating_add(*unconfirmed).saturating_add(*dead)
     }
 
     /// Adds other counts, of whatever destination.
-    pub const fn add(&mut self, other: &Self) {
+    pub fn add(&mut self, other: &Self) {
         self.pending = self.pending.saturating_add(other.pending);
         self.retrying = self.retrying.saturating_add(other.retrying);
         self.parked = self.parked.saturating_add(other.parked);
@@ -332,6 +403,7 @@ impl DestinationCounts {
         self.taken = self.taken.saturating_add(other.taken);
         self.unconfirmed = self.unconfirmed.saturating_add(other.unconfirmed);
         self.dead = self.dead.saturating_add(other.dead);
+        self.oldest_overdue = [self.oldest_overdue, other.oldest_overdue].into_iter().flatten().min();
     }
 }
 
@@ -387,4 +459,22 @@ pub struct ParkedDestination {
     pub parked: u64,
     /// Sessions registered for it.
     pub sessions: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_of_sums_is_the_oldest_of_all() {
+        let dest = || crate::sample::dest();
+        let mut sum = DestinationCounts::none(dest());
+        for oldest in [None, Some(7), Some(5), Some(9), None] {
+            sum.add(&DestinationCounts {
+                oldest_overdue: oldest.map(Time::from_ms),
+                ..DestinationCounts::none(dest())
+            });
+        }
+        assert_eq!(sum.oldest_overdue, Some(Time::from_ms(5)));
+    }
 }

@@ -12,7 +12,7 @@ use mtimer_types::{
     RetryTiers, Target, Time, Timer, TimerId,
 };
 
-use crate::query::{CountsQuery, PendingQuery};
+use crate::query::{CountsQuery, ForecastQuery, PendingQuery};
 
 /// Chooses the parts of an arbitrary operation. A simulation draws them from its random numbers, a
 /// fuzzer from its input.
@@ -148,6 +148,18 @@ pub fn all_pending(partition: u16) -> PendingQuery {
 /// A question for the counts of all destinations of a partition, a hundred at a time.
 pub fn all_counts(partition: u16) -> CountsQuery {
     CountsQuery { partition, group: None, app: None, after: None, limit: 100 }
+}
+
+/// A question for when all timers of a partition are due, by the minute.
+pub fn all_forecast(partition: u16) -> ForecastQuery {
+    ForecastQuery {
+        partition,
+        group: None,
+        app: None,
+        from: (Time::ZERO, TimerId::from_u128(0)),
+        until: Time::MAX,
+        step_ms: 60_000,
+    }
 }
 
 /// Headers, a trace among them.

@@ -11,6 +11,7 @@ use mtimer_protocol::{
     ClientMessage, DecodeError, EncodeError, QueryAnswer, Request, RequestOp, ServerMessage, Settlement,
     decode, encode, frame_codec,
 };
+use mtimer_types::DueSpan;
 use mtimer_types::limits::{
     MAX_BATCH, MAX_BROKERS, MAX_BULK_FAILURES, MAX_BULK_JOBS, MAX_CREDIT, MAX_FRAME, MAX_PAGE, MAX_PARTITIONS,
 };
@@ -72,7 +73,7 @@ fn lengths_that_lie_are_refused_before_anything_is_reserved() {
             assert!(client(&[head, length].concat()).is_err());
         }
         // The last: a topology's leader, brokers and owners, a cluster's members, a broker's
-        // partitions, pending timers, counts, bulk jobs.
+        // partitions, pending timers, counts, bulk jobs, forecasts.
         let topology: &[u8] = &[9, 1, 1, 0];
         let heads = [&[2u8, 1][..], &[3, 1, 1], &[4, 1], &[5, 1], &[9, 1, 1], topology, &[9, 1, 1, 0, 0]];
         let views: [&[u8]; 5] = [
@@ -123,6 +124,13 @@ fn more_elements_than_a_message_may_have_are_refused() {
         server(&encode(&ServerMessage::Answer { corr: 1, answer }).unwrap())
     };
     assert!(counts(page).is_ok() && counts(page + 1).is_err());
+
+    let forecast = |n: usize| {
+        let span = DueSpan { begin: samples::time(0), end: samples::time(1), timers: u64::MAX };
+        let answer = QueryAnswer::Forecast { spans: vec![span; n], next: None, uncounted: 0 };
+        server(&encode(&ServerMessage::Answer { corr: 1, answer }).unwrap())
+    };
+    assert!(forecast(page).is_ok() && forecast(page + 1).is_err());
 
     let bulks = |jobs: usize, failures: usize| {
         let mut view = samples::bulk_views().remove(0);

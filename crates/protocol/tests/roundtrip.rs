@@ -9,12 +9,12 @@ use mtimer_protocol::ops::{CancelReply, ScheduleReply};
 use mtimer_protocol::sample::Parts;
 use mtimer_protocol::{
     BrokerEntry, BrokerLoad, BrokerView, BulkState, BulkView, ClientMessage, ClientView, ClusterView,
-    CountsQuery, Delivery, DestinationCounts, ErrorCode, Heartbeat, MemberView, OpReply, PartitionView,
-    PeerAnswer, PeerRequest, PendingQuery, PendingRow, Query, QueryAnswer, Request, RequestOp, ServerMessage,
-    SettleRefusal, Settlement, TimerState, TimerView, Topology, Welcome, decode, encode,
+    CountsQuery, Delivery, DestinationCounts, ErrorCode, ForecastQuery, Heartbeat, MemberView, OpReply,
+    PartitionView, PeerAnswer, PeerRequest, PendingQuery, PendingRow, Query, QueryAnswer, Request, RequestOp,
+    ServerMessage, SettleRefusal, Settlement, TimerState, TimerView, Topology, Welcome, decode, encode,
 };
 use mtimer_types::{
-    Bulk, BulkAction, BulkFailure, BulkId, BulkObstacle, Destination, Epoch, Extensions, Filter,
+    Bulk, BulkAction, BulkFailure, BulkId, BulkObstacle, Destination, DueSpan, Epoch, Extensions, Filter,
     HandlerOutcome, Headers, Key, KeyPolicy, Mode, PartitionId, RetryTiers, Target, Term, Time, Timer,
     TimerId,
 };
@@ -297,15 +297,34 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn counts()(dest in dest(), n: [u64; 7]) -> DestinationCounts {
+    fn counts()(dest in dest(), n: [u64; 7], oldest_overdue in option::of(time())) -> DestinationCounts {
         let [pending, retrying, parked, in_flight, taken, unconfirmed, dead] = n;
-        DestinationCounts { dest, pending, retrying, parked, in_flight, taken, unconfirmed, dead }
+        DestinationCounts { dest, pending, retrying, parked, in_flight, taken, unconfirmed, dead, oldest_overdue }
     }
 }
 
 fn counts_answer() -> impl Strategy<Value = QueryAnswer> {
     (vec(counts(), 0..20), option::of(dest()), any::<u64>())
         .prop_map(|(rows, next, uncounted)| QueryAnswer::Counts { rows, next, uncounted })
+}
+
+prop_compose! {
+    fn forecast_query()(
+        group in option::of(".{0,20}"),
+        app in option::of(".{0,20}"),
+        from in (time(), id()),
+        until in time(),
+        rest: (u16, u64),
+    ) -> ForecastQuery {
+        let (partition, step_ms) = rest;
+        ForecastQuery { partition, group, app, from, until, step_ms }
+    }
+}
+
+fn forecast() -> impl Strategy<Value = QueryAnswer> {
+    let span = (time(), time(), any::<u64>()).prop_map(|(begin, end, timers)| DueSpan { begin, end, timers });
+    (vec(span, 0..20), option::of((time(), id())), any::<u64>())
+        .prop_map(|(spans, next, uncounted)| QueryAnswer::Forecast { spans, next, uncounted })
 }
 
 fn bulk_failure() -> impl Strategy<Value = BulkFailure> {
@@ -390,6 +409,14 @@ fn from_client() -> impl Strategy<Value = ClientMessage> {
             .prop_map(|(corr, query)| ClientMessage::Query { corr, query: Query::Counts(query) }),
         any::<(u64, u16)>()
             .prop_map(|(corr, partition)| ClientMessage::Query { corr, query: Query::Bulks { partition } }),
+        (any::<u64>(), dest(), option::of(any::<(u16, u64)>()), any::<u32>()).prop_map(
+            |(corr, dest, cursor, limit)| ClientMessage::Query {
+                corr,
+                query: Query::Parked { dest, cursor, limit }
+            }
+        ),
+        (any::<u64>(), forecast_query())
+            .prop_map(|(corr, query)| ClientMessage::Query { corr, query: Query::Forecast(query) }),
         any::<u64>().prop_map(ClientMessage::Ping),
         heartbeat().prop_map(|beat| ClientMessage::Peer(PeerRequest::Heartbeat(beat))),
     ]
@@ -439,6 +466,7 @@ fn from_server() -> impl Strategy<Value = ServerMessage> {
         (any::<u64>(), counts_answer()).prop_map(|(corr, answer)| ServerMessage::Answer { corr, answer }),
         (any::<u64>(), vec(bulk_view(), 0..17))
             .prop_map(|(corr, jobs)| ServerMessage::Answer { corr, answer: QueryAnswer::Bulks(jobs) }),
+        (any::<u64>(), forecast()).prop_map(|(corr, answer)| ServerMessage::Answer { corr, answer }),
         topology().prop_map(ServerMessage::Topology),
         peer_answer().prop_map(ServerMessage::Peer),
     ]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::FutureExt;
+use mtimer_store::pending::PAGE_READS;
 use mtimer_store::{Call, CallAnswer, Health, Lane, LaneFuture, Op};
 use mtimer_types::Epoch;
 use tokio::sync::{oneshot, watch};
@@ -55,6 +56,7 @@ fn carry_out(table: &mut PartitionTable<'_>, call: Call) -> Result<CallAnswer, F
         Call::List(listing) => CallAnswer::List(table.list(&listing)?),
         Call::Pending(range) => CallAnswer::Pending(table.pending(&range)?),
         Call::Counts(range) => CallAnswer::Counts(table.counts(&range)),
+        Call::Forecast(range) => CallAnswer::Forecast(table.forecast(&range)?),
         Call::Bulks => CallAnswer::Bulks(table.partition.bulks.all().to_vec()),
         Call::Census => CallAnswer::Census(table.partition.counters.census),
         Call::Release(in_flight) => {
@@ -74,6 +76,7 @@ fn weight(call: &Call) -> usize {
         Call::List(listing) => listing.limit as usize,
         Call::Pending(range) => range.limit as usize,
         Call::Counts(range) => range.limit as usize,
+        Call::Forecast(_) => PAGE_READS,
         Call::Unload(_)
         | Call::Get(_)
         | Call::ParkedDestinations

@@ -10,8 +10,8 @@ use fjall::Slice;
 use mtimer_store::pending::PAGE_READS;
 use mtimer_store::table::{At, Row, Table};
 use mtimer_store::{
-    CountsPage, CountsRange, ListPage, Listed, Listing, Load, Loaded, LoadedTimer, PendingPage, PendingRange,
-    Record,
+    CountsPage, CountsRange, Forecast, ForecastRange, ForecastSums, ListPage, Listed, Listing, Load, Loaded,
+    LoadedTimer, PendingPage, PendingRange, Record,
 };
 use mtimer_types::{Destination, Time, TimerId};
 
@@ -195,6 +195,38 @@ impl PartitionTable<'_> {
             }
         }
         Ok(page)
+    }
+
+    /// How many pending timers fire when. They are counted as they are read, [`PAGE_READS`] at a
+    /// time.
+    pub(crate) fn forecast(&mut self, range: &ForecastRange) -> Result<Forecast, Fault> {
+        // Rows that are not written would not be seen.
+        self.tree.write()?;
+        self.lift_floor_of_nothing();
+        let p = self.partition.id;
+        let (floor, last) = (self.partition.counters.floor, range.last());
+        if floor.max(range.from.0.as_ms()) > last.as_ms() {
+            return Ok(Forecast::default());
+        }
+        let (fire, id) = range.from.max((Time::from_ms(floor), TimerId::from_u128(0)));
+        let (from, to) = (pending_key(p, fire, id), pending_key(p, last, TimerId::from_u128(u128::MAX)));
+        let (mut sums, mut next) = (ForecastSums::default(), None);
+        let rows = self.tree.scan(Space::Pending, Bound::Included(&from), Bound::Included(&to));
+        for (read, row) in rows.enumerate() {
+            let (key, value) = row?;
+            let (fire, id) =
+                parse_pending_key(&key).ok_or(Fault::Damaged("a pending timer's key is unreadable"))?;
+            if read >= PAGE_READS {
+                next = Some((fire, id));
+                break;
+            }
+            let row = read_row(self.destinations, id, RecordPosition::Pending { fire }, value)?;
+            if range.filter.accepts_destination(&row.record.timer.dest) {
+                sums.add(range.step(fire), 1);
+            }
+        }
+        let (spans, rest) = sums.page();
+        Ok(Forecast { spans, next: rest.or(next), uncounted: 0 })
     }
 
     /// A bounded piece of upkeep before a batch: forgets old outcomes, raises the floor of pending

@@ -82,7 +82,7 @@ async fn jobs_and_marks_survive_a_reopening() {
     let (before, during) = (timer(1), timer(2));
     let open = Open::new(dir.path()).await;
     open.apply(vec![schedule(&before), begin(1, BulkAction::Shift { ms: 1_000 }), schedule(&during)]).await;
-    let act = BulkAct { number: 1, id: before.id, sent_attempt: None, is_begun: false }.into();
+    let act = BulkAct { number: 1, id: before.id, sent_attempt: None, is_begun: false, adds: false }.into();
     let moved = Answer::BulkAct(BulkActAnswer::Moved { due: before.due + 1_000 });
     assert_eq!(open.apply(vec![act, begin(2, BulkAction::Purge)]).await[0], moved);
     let jobs = open.jobs().await;

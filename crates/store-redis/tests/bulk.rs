@@ -38,7 +38,7 @@ async fn jobs_and_marks_survive_a_takeover() {
     let [before, during, late] = [timer(due, 5), timer(due, 5), timer(due, 5)];
     owner.one(schedule(&before)).await;
     assert!(!server.keys().iter().any(|key| key == KEY), "without jobs there is no key");
-    let act = BulkAct { number: 1, id: before.id, sent_attempt: None, is_begun: false }.into();
+    let act = BulkAct { number: 1, id: before.id, sent_attempt: None, is_begun: false, adds: false }.into();
     let answers = owner.apply(vec![begin(1), schedule(&during), act]).await;
     assert_eq!(answers[2], Answer::BulkAct(BulkActAnswer::Moved { due: due + 1_000 }));
     let ours = jobs(&owner).await;

@@ -107,8 +107,9 @@ impl BulkJob {
 
     /// Its bytes in a store.
     pub fn to_bytes(&self) -> Bytes {
-        // Every part of it is bounded, far below a frame.
-        encode(self).unwrap_or_default()
+        let bytes = encode(self);
+        debug_assert!(bytes.is_ok(), "every part of it is bounded, far below a frame");
+        bytes.unwrap_or_default()
     }
 
     /// Reads it.

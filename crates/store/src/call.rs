@@ -5,6 +5,7 @@ use mtimer_types::{Destination, Target, Time, TimerId};
 use crate::bulk::BulkJob;
 use crate::census::Census;
 use crate::counts::{CountsPage, CountsRange};
+use crate::forecast::{Forecast, ForecastRange};
 use crate::listing::{ListPage, Listing};
 use crate::ops::{Answer, Batch};
 use crate::pending::{PendingPage, PendingRange};
@@ -39,6 +40,8 @@ pub enum Call {
     Pending(PendingRange),
     /// A page of the counts of each destination.
     Counts(CountsRange),
+    /// How many pending timers fire when.
+    Forecast(ForecastRange),
     /// The bulk jobs.
     Bulks,
     /// Counts, cheap enough for a status page.
@@ -61,6 +64,7 @@ impl Call {
             Self::List(_) => "list",
             Self::Pending(_) => "list pending",
             Self::Counts(_) => "counts",
+            Self::Forecast(_) => "forecast",
             Self::Bulks => "bulk jobs",
             Self::Census => "census",
             Self::Release(_) => "release",
@@ -87,6 +91,8 @@ pub enum CallAnswer {
     Pending(PendingPage),
     /// A page of the counts of each destination.
     Counts(CountsPage),
+    /// A part of it.
+    Forecast(Forecast),
     /// All of them, in the order of their numbers.
     Bulks(Vec<BulkJob>),
     /// The counts.

@@ -26,6 +26,7 @@ mod counts;
 pub mod cursor;
 pub mod error;
 mod first_line;
+mod forecast;
 pub mod lane;
 pub mod listing;
 #[cfg(feature = "memory")]
@@ -49,6 +50,7 @@ pub use counts::{Counts, CountsPage, CountsRange};
 pub use cursor::LoadCursor;
 pub use error::{AcquireError, LaneError, LaneFuture, StoreError, StoreFuture};
 pub use first_line::FirstLine;
+pub use forecast::{Forecast, ForecastRange, ForecastSums};
 pub use lane::{Acquire, Acquired, Health, Lane, OwnerRecord, Store, StoreClock, StoreInfo};
 pub use listing::{DeadFilter, DeadLetter, ListPage, Listed, Listing, Page, Taken, Unconfirmed};
 #[cfg(feature = "memory")]

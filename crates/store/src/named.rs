@@ -11,6 +11,7 @@ use crate::call::{Call, CallAnswer, InFlight, Load, Loaded};
 use crate::census::Census;
 use crate::counts::{CountsPage, CountsRange};
 use crate::error::{LaneError, LaneFuture};
+use crate::forecast::{Forecast, ForecastRange};
 use crate::lane::Lane;
 use crate::listing::{DeadFilter, DeadLetter, ListPage, Listed, Listing, Page, Taken, Unconfirmed};
 use crate::ops::{Answer, Batch};
@@ -86,6 +87,11 @@ impl dyn Lane + '_ {
     /// See [`Call::Counts`].
     pub fn counts(&self, range: CountsRange) -> LaneFuture<CountsPage> {
         self.ask(Call::Counts(range), content!(CallAnswer::Counts(page) => page))
+    }
+
+    /// See [`Call::Forecast`].
+    pub fn forecast(&self, range: ForecastRange) -> LaneFuture<Forecast> {
+        self.ask(Call::Forecast(range), content!(CallAnswer::Forecast(page) => page))
     }
 
     /// See [`Call::Bulks`].

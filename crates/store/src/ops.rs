@@ -149,6 +149,13 @@ macro_rules! operations {
                 }
             }
 
+            /// See [`Operation::adds`].
+            pub fn adds(&self) -> bool {
+                match self {
+                    $(Self::$name(op) => op.adds()),*
+                }
+            }
+
             /// See [`Operation::removes`].
             pub fn removes(&self) -> [usize; Retained::COUNT] {
                 match self {

@@ -155,7 +155,7 @@ impl View {
             // On an error the view has noted the missing facts. Later operations are still decided,
             // to collect their needs; their answers are discarded.
             answers.extend(op.decide(self, ctx).ok());
-            adds |= self.stores && op.is().adds;
+            adds |= self.stores && op.adds();
             self.departures.count(op);
         }
         if self.missing.is_empty() {

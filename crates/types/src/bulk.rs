@@ -76,6 +76,14 @@ impl BulkAction {
         }
     }
 
+    /// Whether it can make a store hold more than before: a full store refuses it, timer by timer.
+    pub const fn adds(self) -> bool {
+        match self {
+            Self::Shift { .. } | Self::MoveTo { .. } | Self::Replay => true,
+            Self::Cancel | Self::Purge => false,
+        }
+    }
+
     /// Returns its name, as on the command line.
     pub const fn name(self) -> &'static str {
         match self {

@@ -10,6 +10,7 @@
 mod backoff;
 mod bulk;
 pub mod cohorts;
+mod due_span;
 pub mod extensions;
 mod filter;
 pub mod hash;
@@ -31,6 +32,7 @@ mod verb;
 pub use backoff::Backoff;
 pub use bulk::{Bulk, BulkAction, BulkFailure, BulkId, BulkObstacle, NoBulkId};
 pub use cohorts::Cohorts;
+pub use due_span::DueSpan;
 pub use extensions::{ExtensionError, Extensions};
 pub use filter::Filter;
 pub use headers::{HeaderError, Headers};

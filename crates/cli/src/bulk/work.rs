@@ -244,7 +244,7 @@ mod tests {
             taken: 4_000,
             unconfirmed: 50_000,
             dead: 600_000,
-            dest: dest.clone(),
+            ..DestinationCounts::none(dest.clone())
         };
         let counts = Destinations { rows: vec![row.clone(), row], uncounted: 0 };
         let total = |bulk: &Bulk| total_of(bulk, &counts);

@@ -12,6 +12,8 @@ fn row(app: &str, timers: u64, parts: &[(&str, u64)]) -> Value {
         let part = parts.iter().find(|(of, _)| *of == name);
         row[name] = part.map_or(0, |(_, n)| *n).into();
     }
+    // Nothing is overdue.
+    (row["oldest_overdue"], row["oldest_overdue_ms"]) = (Value::Null, Value::Null);
     row
 }
 
@@ -57,14 +59,29 @@ fn each_destination_has_its_timers_counted_by_where_they_are() {
     assert_eq!(dev.destinations(&[]), wanted);
     let text = dev.run(&["destinations"]).ok();
     let lines: Vec<Vec<&str>> = text.out.lines().map(|line| line.split_whitespace().collect()).collect();
-    let head = ["destination", "pending", "retrying", "parked", "in", "flight", "unconfirmed", "dead"];
-    assert_eq!(lines[0], head);
+    let head = "destination pending retrying parked in flight unconfirmed dead oldest overdue";
+    assert_eq!(lines[0].join(" "), head);
     assert_eq!(lines[1], ["g/b", "0", "1", "0", "0", "0", "1"]);
     assert_eq!(lines[2], ["g/many", "1,200", "0", "0", "0", "0", "0"]);
     assert_eq!((lines.len(), text.err.trim()), (3, "2 destinations"));
 
     dev.run(&["dead", "purge", "--yes", &dead]).ok();
     assert_eq!(dev.destinations(&[]), [row("b", 1, &[("retrying", 1)]), many]);
+}
+
+#[test]
+fn since_when_the_oldest_is_overdue_is_told() {
+    let dev = Dev::start();
+    dev.schedule_for("g", "nobody", &["--at", "2020-01-31T12:00:00Z"]);
+    dev.schedule_for("g", "later", &["--in", "1h"]);
+    let oldest = || {
+        let rows = dev.destinations(&[]);
+        assert_eq!(rows[0]["oldest_overdue"], Value::Null, "later");
+        rows[1]["oldest_overdue"].as_str().map(str::to_owned)
+    };
+    let oldest = wait_for("the timer is due", oldest);
+    let text = dev.run(&["destinations"]).ok();
+    assert!(text.out.contains(&oldest), "{oldest}: {}", text.out);
 }
 
 #[test]

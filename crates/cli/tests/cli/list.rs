@@ -172,3 +172,45 @@ fn a_token_lists_what_it_may_read_and_is_refused_the_rest() {
     let refused = with(&some, &["list", "--group", "h", "--app", "a"]).code(4);
     assert!(refused.err.contains("may not read on h/a"), "{refused:?}");
 }
+
+#[test]
+fn timers_of_every_state_are_listed() {
+    let dev = Dev::start();
+    let schedule = |app: &str, args: &[&str]| {
+        let words = [&["schedule", "--group", "g", "--app", app][..], args].concat();
+        dev.run(&words).ok().out.trim().to_owned()
+    };
+    let waiting = schedule("a", &["--in", "1h", "--key", "order-1"]);
+    let parked: Vec<String> =
+        ["b", "c"].map(|app| schedule(app, &["--in", "0s", "--key", "order-2", "--payload", "pay"])).into();
+    let dead = schedule("d", &["--in", "0s", "--key", "order-3"]);
+    dev.run(&["listen", "--group", "g", "--app", "d", "--count", "1", "--outcome", "fail"]).ok();
+    let ids = |args: &[&str]| -> Vec<(String, String)> {
+        let text = |row: &Value, name: &str| row[name].as_str().unwrap().to_owned();
+        dev.list(args).iter().map(|row| (text(row, "id"), text(row, "state"))).collect()
+    };
+    let row = |id: &String, state: &str| (id.clone(), state.to_owned());
+    let all =
+        [row(&waiting, "pending"), row(&parked[0], "parked"), row(&parked[1], "parked"), row(&dead, "dead")];
+    let states = ["--state", "dead,waiting,parked,taken,unconfirmed,dead"];
+    wait_for("all states", || (ids(&states) == all).then_some(()));
+    assert_eq!(ids(&["--state", "parked", "--app", "c"]), all[2..3]);
+    assert_eq!(ids(&["--state", "parked,dead", "--key-prefix", "order-3"]), all[3..]);
+    assert_eq!(ids(&["--state", "parked", "--limit", "1"]), all[1..2]);
+    assert_eq!(ids(&["--state", "taken"]), []);
+    let parked_b = |args: &[&str]| dev.list(&[&["--state", "parked", "--app", "b"], args].concat()).remove(0);
+    assert_eq!(parked_b(&["--payloads"])["payload"], "pay");
+    let bare = parked_b(&[]);
+    assert_eq!((&bare["payload"], &bare["payload_bytes"]), (&Value::Null, &3.into()));
+
+    let text = dev.run(&["list", "--state", "parked,dead", "--limit", "2"]).ok();
+    let lines: Vec<&str> = text.out.lines().collect();
+    assert!(lines[0].starts_with("since ") && lines[1].contains(&parked[0]), "{}", text.out);
+    assert!(text.err.contains("2 parked timers") && text.err.contains("0 dead timers"), "{}", text.err);
+    assert!(text.err.contains("there are more"), "the dead one: {}", text.err);
+    let full = dev.run(&["list", "--state", "waiting,dead", "--limit", "1"]).ok();
+    assert!(full.err.contains("the other states are not shown"), "{}", full.err);
+    let refused = dev.run(&["list", "--state", "dead", "--retrying"]);
+    assert!(refused.err.contains("--retrying is about timers that wait"), "{}", refused.err);
+    assert_eq!(refused.code, 2);
+}

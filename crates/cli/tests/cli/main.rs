@@ -11,6 +11,7 @@ mod demo;
 mod destinations;
 mod disk;
 mod file;
+mod forecast;
 mod hangup;
 mod harness;
 mod list;

@@ -7,14 +7,15 @@
 
 use mtimer_store::ops::{BulkActAnswer, BulkAdvance, MemoryEffect, MoveAnswer};
 use mtimer_store::table::{At, Row};
-use mtimer_store::{BulkJob, ListPage, PendingPage};
+use mtimer_store::{BulkJob, ListPage, PendingPage, Refusal};
 use mtimer_types::{Destination, PartitionId, Target};
 
 use super::bulk_work::{BulkKind, BulkStep};
 use super::calls::OpenCall;
 use super::pending::{BulkActing, Own};
+use super::table::TakeState;
 use super::{Engine, EnginePhase};
-use crate::api::{Call, Now};
+use crate::api::{Call, Counter, Now};
 
 /// Jobs that wait for the store at a time, of all partitions: one is read while another acts.
 const AT_ONCE: usize = 2;
@@ -38,6 +39,9 @@ impl Engine {
         let partitions = &self.partitions;
         self.bulk_turns.retain(|at| partitions.get(at).is_some_and(|p| p.bulk.has_work()));
         let mut free = AT_ONCE.saturating_sub(self.bulk_busy());
+        if free == 0 {
+            return;
+        }
         for at in self.bulk_turns.in_turn() {
             if free == 0 {
                 return;
@@ -76,9 +80,9 @@ impl Engine {
             BulkStep::ReadPending(range) => self.call(at, OpenCall::BulkPending, Call::Pending(range)),
             BulkStep::ReadParks => self.call(at, OpenCall::BulkParks, Call::ParkedDestinations),
             BulkStep::ReadList(listing) => self.call(at, OpenCall::BulkList(kind), Call::List(listing)),
-            BulkStep::Act(number, ids) => {
+            BulkStep::Act { number, adds, ids } => {
                 for id in ids {
-                    let acting = BulkActing { number, id, kind, is_held: false };
+                    let acting = BulkActing { number, id, kind, adds, is_held: false };
                     self.enqueue(at, Own::BulkAct(acting));
                 }
             }
@@ -119,9 +123,9 @@ impl Engine {
         acting: BulkActing,
         answer: BulkActAnswer,
     ) {
-        let BulkActing { number, id, kind, is_held } = acting;
+        let BulkActing { number, id, kind, is_held, .. } = acting;
         let Some(p) = self.partition(at) else { return };
-        p.bulk.acted(kind, false);
+        p.bulk.acted(kind);
         let park = p.bulk.park().cloned();
         let is_here = match p.table.get_mut(id) {
             Some(entry) => {
@@ -131,6 +135,7 @@ impl Engine {
             }
             None => false,
         };
+        self.count_act(answer);
         let effect = match answer {
             BulkActAnswer::Passed => {
                 // It may have been acted on when this was first asked of the store.
@@ -161,16 +166,41 @@ impl Engine {
         self.end_edit(at, is_held.then_some(id), None);
     }
 
+    fn count_act(&mut self, answer: BulkActAnswer) {
+        match answer {
+            BulkActAnswer::Cancelled
+            | BulkActAnswer::Moved { .. }
+            | BulkActAnswer::Replayed
+            | BulkActAnswer::Purged => self.count(Counter::BulkDone, 1),
+            BulkActAnswer::Stopped | BulkActAnswer::Died { .. } | BulkActAnswer::NotDone(_) => {
+                self.count(Counter::BulkNotDone, 1);
+            }
+            BulkActAnswer::Passed => {}
+        }
+    }
+
     /// The store would not take an act, or could not say that it is safe.
-    pub(super) fn bulk_refused(&mut self, at: PartitionId, acting: BulkActing) {
-        let BulkActing { id, kind, is_held, .. } = acting;
+    pub(super) fn bulk_refused(&mut self, at: PartitionId, acting: BulkActing, why: &Refusal) {
+        let BulkActing { number, id, kind, is_held, .. } = acting;
+        self.count(Counter::BulkRefused, 1);
         let Some(p) = self.partition(at) else { return };
-        p.bulk.acted(kind, true);
-        // It may have been done all the same, and the timer be due before the next load.
-        if p.table.contains(id) {
-            self.read_anew(id);
-        } else {
-            self.look(at, Target::Id(id));
+        let is_undone = match why {
+            Refusal::OutOfMemory | Refusal::DiskFull { .. } | Refusal::MayEvict => true,
+            Refusal::ReadOnly | Refusal::NotReplicated => false,
+        };
+        p.bulk.refused(kind, is_undone.then_some(id));
+        match p.table.get_mut(id) {
+            _ if is_undone => {}
+            // It may have been done all the same, and the timer be due before the next load.
+            Some(entry) => {
+                entry.record.extensions.raise_bulk_mark(number);
+                // Of a take that is asked for, its own answer tells: what is read here would not
+                // say whether that one is confirmed.
+                if entry.take != TakeState::Asked {
+                    self.read_anew(id);
+                }
+            }
+            None => self.look(at, Target::Id(id)),
         }
         self.end_edit(at, is_held.then_some(id), None);
     }

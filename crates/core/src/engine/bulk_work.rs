@@ -14,14 +14,18 @@ use mtimer_store::table::Row;
 use mtimer_store::{BulkEnd, BulkJob, BulkPlace, Bulks, DeadFilter, Listed, Listing, PendingRange, Position};
 use mtimer_types::{Destination, PartitionId, Time, TimerId};
 
-/// Timers of one page of pending ones at most.
+/// Timers of one page of pending ones at most: it is read as a list's is ("Finding and counting" in
+/// the performance notes).
 const PENDING_PAGE: u32 = 4_000;
 /// The same of other pages.
 const LIST_PAGE: u32 = 500;
-/// Timers of one portion at most: others wait behind it for about as many times 10 µs.
+/// Timers of one portion at most: others wait behind it for about as many times 10 µs ("Bulk jobs"
+/// in the performance notes).
 const PORTION: usize = 256;
 /// Pause after the store would not take something, ms.
 const REFUSED_MS: u64 = 1_000;
+/// Pause after it was too full for an act, ms. It may stay so for hours; then one timer is tried.
+const FULL_MS: u64 = 10_000;
 
 /// Which timers a job is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,8 +51,8 @@ pub(super) enum BulkStep {
     ReadParks,
     /// A page of a listing is read.
     ReadList(Listing),
-    /// The job of this number acts on these.
-    Act(u32, Vec<TimerId>),
+    /// A job acts on these.
+    Act { number: u32, adds: bool, ids: Vec<TimerId> },
     /// The job goes on elsewhere.
     Advance(BulkAdvance),
 }
@@ -77,6 +81,8 @@ struct Worker {
     reads_at: u64,
     /// When the rate allows the next portion, monotonic ms.
     acts_at: u64,
+    /// The store was too full for the last act.
+    is_full: bool,
 }
 
 #[derive(Debug, Default)]
@@ -118,6 +124,11 @@ impl BulkWork {
     /// Takes in the jobs as they are stored.
     pub(super) fn learn(&mut self, jobs: Vec<BulkJob>) {
         self.jobs = Bulks::stored(jobs);
+    }
+
+    /// The jobs that are kept, as far as is known. Their counts are not.
+    pub(super) fn jobs(&self) -> &[BulkJob] {
+        self.jobs.all()
     }
 
     /// Whether a job is at work, or an answer for one is awaited.
@@ -184,12 +195,15 @@ impl BulkWork {
                 }
                 Stage::Acts(acting) => {
                     let rate = u64::from(job.bulk.rate);
-                    let portion = portion(rate, partitions).min(acting.waiting.len());
+                    let most = if worker.is_full { 1 } else { portion(rate, partitions) };
+                    let portion = most.min(acting.waiting.len());
                     acting.out = portion;
                     let ids = acting.waiting.drain(..portion).collect();
                     let pause = (portion as u64 * 1_000 * u64::from(partitions)).checked_div(rate);
-                    worker.acts_at = mono_ms + pause.unwrap_or(0);
-                    return Some(BulkStep::Act(job.number, ids));
+                    let least = if worker.is_full { FULL_MS } else { 0 };
+                    worker.acts_at = mono_ms + pause.unwrap_or(0).max(least);
+                    let adds = job.bulk.action.adds();
+                    return Some(BulkStep::Act { number: job.number, adds, ids });
                 }
             }
         }
@@ -227,11 +241,30 @@ impl BulkWork {
         self.page(kind, rows, then);
     }
 
-    /// The store has answered an act.
-    pub(super) fn acted(&mut self, kind: BulkKind, is_refused: bool) {
-        if let Stage::Acts(acting) = &mut self.worker_mut(kind).stage {
+    /// The store has carried out an act.
+    pub(super) fn acted(&mut self, kind: BulkKind) {
+        let worker = self.worker_mut(kind);
+        if std::mem::take(&mut worker.is_full) {
+            worker.acts_at = 0;
+        }
+        if let Stage::Acts(acting) = &mut worker.stage {
             acting.out = acting.out.saturating_sub(1);
-            acting.is_refused |= is_refused;
+        }
+    }
+
+    /// The store would not take an act. `undone`: it was too full to act on this timer; else it may
+    /// have been done all the same.
+    pub(super) fn refused(&mut self, kind: BulkKind, undone: Option<TimerId>) {
+        let worker = self.worker_mut(kind);
+        if let Stage::Acts(acting) = &mut worker.stage {
+            acting.out = acting.out.saturating_sub(1);
+            match undone {
+                Some(id) => {
+                    acting.waiting.push_front(id);
+                    worker.is_full = true;
+                }
+                None => acting.is_refused = true,
+            }
         }
     }
 

@@ -73,13 +73,13 @@ impl OwnedPartition {
             Own::Unpark(id) => Unpark { id: *id, fire: now }.into(),
             Own::Trim(trim) => trim.clone().into(),
             Own::BulkAct(acting) => {
-                let BulkActing { number, id, .. } = *acting;
+                let BulkActing { number, id, adds, .. } = *acting;
                 let (sent_attempt, is_begun) = (self.sent_attempt(id), self.has_begun(id));
                 if acting.kind == BulkKind::Live {
                     acting.is_held = true;
                     self.hold_timer(id);
                 }
-                BulkAct { number, id, sent_attempt, is_begun }.into()
+                BulkAct { number, id, sent_attempt, is_begun, adds }.into()
             }
             Own::BulkAdvance { advance, .. } => advance.clone().into(),
         })

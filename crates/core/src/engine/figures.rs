@@ -1,10 +1,14 @@
 //! Reads the engine's state for its operators.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use mtimer_store::BulkEnd;
+use mtimer_types::{BulkId, Time};
 
 use super::Engine;
 use super::destination_members::DestIx;
-use crate::figures::{Backlog, Figures};
+use crate::figures::{Backlog, BulkFigure, Figures};
 
 impl Engine {
     /// The state in numbers, and the backlogs of the `top` destinations with the most pending
@@ -24,9 +28,30 @@ impl Engine {
             unsettled: self.unsettled as u64,
             queued: owned().map(|p| p.queued() as u64).sum(),
             put_off: owned().map(|p| p.put_off().len() as u64).sum(),
+            bulks: self.bulk_figures(),
             top,
             others,
         }
+    }
+
+    fn bulk_figures(&self) -> BTreeMap<BulkId, BulkFigure> {
+        let mut figures = BTreeMap::new();
+        for job in self.partitions.iter().flat_map(|p| p.bulk.jobs()) {
+            let figure = figures.entry(job.id).or_insert_with(|| BulkFigure {
+                bulk: job.bulk.clone(),
+                under_way: 0,
+                ended: None,
+                is_stopped: false,
+            });
+            match job.ended {
+                None => figure.under_way += 1,
+                Some((when, how)) => {
+                    figure.ended = figure.ended.max(Some(when));
+                    figure.is_stopped |= how == BulkEnd::Stopped;
+                }
+            }
+        }
+        figures
     }
 
     /// Returns how many timers each destination has in memory or parked.
@@ -57,11 +82,6 @@ impl Engine {
     /// The backlog of a destination, without the timers that wait for a claim.
     fn backlog(&self, ix: DestIx) -> Backlog {
         let dest = self.roster.dest(ix);
-        let first_ready = dest.ready.iter().find_map(|id| {
-            let p = self.partitions.get(id.partition())?;
-            let entry = p.table.get(id)?;
-            entry.state.is_ready().then_some(entry.record.late_from())
-        });
         Backlog {
             pending: dest.pending(),
             waiting: dest.ready.waiting() as u64,
@@ -69,8 +89,19 @@ impl Engine {
             in_flight: self.roster.outstanding(ix) as u64,
             sessions: self.roster.members(ix) as u64,
             failures: dest.failures(),
-            oldest: [first_ready, dest.parks.oldest()].into_iter().flatten().min(),
+            oldest: self.oldest(ix),
         }
+    }
+
+    /// When the oldest timer of a destination was due that waits for credit or is parked.
+    pub(super) fn oldest(&self, ix: DestIx) -> Option<Time> {
+        let dest = self.roster.dest(ix);
+        let first_ready = dest.ready.iter().find_map(|id| {
+            let p = self.partitions.get(id.partition())?;
+            let entry = p.table.get(id)?;
+            entry.state.is_ready().then_some(entry.record.late_from())
+        });
+        [first_ready, dest.parks.oldest()].into_iter().flatten().min()
     }
 
     /// Adds the due timers that wait for a claim. `all` is in the order of its numbers.

@@ -89,6 +89,8 @@ pub(super) struct BulkActing {
     pub(super) number: u32,
     pub(super) id: TimerId,
     pub(super) kind: BulkKind,
+    /// See [`mtimer_store::ops::BulkAct::adds`].
+    pub(super) adds: bool,
     /// The timer is not sent until this is answered.
     pub(super) is_held: bool,
 }

@@ -5,12 +5,12 @@
 
 use bytes::Bytes;
 use mtimer_protocol::{
-    BulkState, BulkView, CountsQuery, DeadRow, DestinationCounts, ErrorCode, PendingQuery, PendingRow, Query,
-    QueryAnswer, TimerState, TimerView, UnconfirmedRow,
+    BulkState, BulkView, CountsQuery, DeadRow, DestinationCounts, ErrorCode, ForecastQuery, PendingQuery,
+    PendingRow, Query, QueryAnswer, TimerState, TimerView, UnconfirmedRow,
 };
 use mtimer_store::{
-    BulkEnd, BulkJob, Bulks, Counts, CountsPage, CountsRange, DeadFilter, ListPage, Listed, Listing, Pending,
-    PendingPage, PendingRange, Place, Record,
+    BulkEnd, BulkJob, Bulks, Counts, CountsPage, CountsRange, DeadFilter, Forecast, ForecastRange, ListPage,
+    Listed, Listing, Pending, PendingPage, PendingRange, Place, Record,
 };
 use mtimer_types::{Destination, Filter, PartitionId, Timer, limits};
 
@@ -44,8 +44,13 @@ impl Engine {
             Query::Unconfirmed { cursor, limit } => {
                 self.ask_page(session, corr, Listed::Unconfirmed, cursor, limit);
             }
+            Query::Parked { dest, cursor, limit } => {
+                self.ask_page(session, corr, Listed::Parked(dest), cursor, limit);
+            }
+            Query::Taken { cursor, limit } => self.ask_page(session, corr, Listed::Taken, cursor, limit),
             Query::Pending(query) => self.ask_pending(session, corr, *query),
             Query::Counts(query) => self.ask_counts(session, corr, query),
+            Query::Forecast(query) => self.ask_forecast(session, corr, query),
             Query::Bulks { partition } => {
                 if let Some(at) = self.partition_of_number(session, corr, partition) {
                     self.ask(at, QueryPart::One { session, corr }, Call::Bulks);
@@ -95,6 +100,17 @@ impl Engine {
         let range = CountsRange { filter, after, limit: limit.clamp(1, limits::MAX_PAGE) };
         if let Some(at) = self.partition_of_number(session, corr, partition) {
             self.ask(at, QueryPart::One { session, corr }, Call::Counts(range));
+        }
+    }
+
+    /// Asks when the pending timers of one partition are due.
+    fn ask_forecast(&mut self, session: SessionId, corr: u64, query: ForecastQuery) {
+        let ForecastQuery { partition, group, app, from, until, step_ms } = query;
+        let filter = Filter { group, app, ..Filter::default() };
+        let range = ForecastRange { filter, from, until, step_ms };
+        if let Some(at) = self.partition_of_number(session, corr, partition) {
+            let part = QueryPart::Pending { session, corr, payloads: false };
+            self.list_pages.push(at, part, Call::Forecast(range));
         }
     }
 
@@ -188,11 +204,22 @@ impl Engine {
                 let answer = QueryAnswer::Unconfirmed { rows: rows.collect(), next };
                 self.answer(session, corr, answer);
             }
+            (QueryPart::One { session, corr }, CallAnswer::List(page)) => {
+                let (rows, next) = page.into_rows();
+                let rows = rows.into_iter().map(|row| self.view(row.record, row.at.place())).collect();
+                let next = self.next_page(at, next);
+                self.answer(session, corr, QueryAnswer::Timers { rows, next });
+            }
             (QueryPart::Pending { session, corr, payloads }, CallAnswer::Pending(page)) => {
                 self.list_pages.answered();
                 let PendingPage { rows, next } = cut(page, payloads);
                 let rows = rows.into_iter().map(|row| self.pending_row(row, payloads)).collect();
                 self.answer(session, corr, QueryAnswer::Pending { rows, next });
+            }
+            (QueryPart::Pending { session, corr, .. }, CallAnswer::Forecast(page)) => {
+                self.list_pages.answered();
+                let Forecast { spans, next, uncounted } = page;
+                self.answer(session, corr, QueryAnswer::Forecast { spans, next, uncounted });
             }
             (QueryPart::One { session, corr }, CallAnswer::Counts(page)) => {
                 let CountsPage { rows, next, uncounted } = page;
@@ -234,8 +261,20 @@ impl Engine {
 
     fn counts_row(&self, at: PartitionId, dest: Destination, counts: Counts) -> DestinationCounts {
         let Counts { pending, retrying, parked, taken, unconfirmed, dead } = counts;
-        let in_flight = self.roster.find_dest(&dest).map_or(0, |ix| self.flights.of(at, ix));
-        DestinationCounts { dest, pending, retrying, parked, in_flight, taken, unconfirmed, dead }
+        let ix = self.roster.find_dest(&dest);
+        let in_flight = ix.map_or(0, |ix| self.flights.of(at, ix));
+        let oldest_overdue = ix.and_then(|ix| self.oldest(ix));
+        DestinationCounts {
+            dest,
+            pending,
+            retrying,
+            parked,
+            in_flight,
+            taken,
+            unconfirmed,
+            dead,
+            oldest_overdue,
+        }
     }
 
     fn view(&mut self, record: Record, place: Place) -> TimerView {

@@ -28,7 +28,8 @@ const PAGES_OUT: usize = 2;
 pub(super) enum QueryPart {
     /// For this question alone.
     One { session: SessionId, corr: u64 },
-    /// The same, for a page of pending timers, with or without their payloads.
+    /// The same, for a page of pending timers, with or without their payloads, or of when they are
+    /// due.
     Pending { session: SessionId, corr: u64, payloads: bool },
     /// A partition's part of the count of this number.
     Count(u64),

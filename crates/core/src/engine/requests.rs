@@ -102,7 +102,9 @@ impl Engine {
         let partitions = self.options.partitions;
         let invalid = |e: &dyn std::fmt::Display| failed(ErrorCode::Invalid, e.to_string());
         if at.0 >= partitions {
-            return Err(invalid(&format_args!("partition {at} is not one of {partitions}: make a new id")));
+            return Err(invalid(&format_args!(
+                "partition {at} of the id is not one of {partitions}: make a new id"
+            )));
         }
         op.check(now.time).map_err(|e| invalid(&e))?;
         let new = op.subject().brings().and_then(|timer| Some((&timer.dest, timer.key.as_ref()?)));

@@ -12,7 +12,7 @@ use mtimer_core::{Call, CallAnswer, Input};
 use mtimer_store::conformance::properties;
 use mtimer_store::ops::Subject;
 use mtimer_store::{
-    Answer, Batch, Census, CountsPage, Health, Lane, LaneError, Listed, Listing, Load, Loaded, Op,
+    Answer, Batch, Census, CountsPage, Forecast, Health, Lane, LaneError, Listed, Listing, Load, Loaded, Op,
     PendingPage, Refusal, Store,
 };
 use mtimer_types::{Epoch, PartitionId, Target, Time};
@@ -166,6 +166,7 @@ impl World {
             Call::Unload(_) => CallAnswer::Unload,
             Call::Pending(_) => CallAnswer::Pending(PendingPage { rows: Vec::new(), next: None }),
             Call::Counts(_) => CallAnswer::Counts(CountsPage::default()),
+            Call::Forecast(_) => CallAnswer::Forecast(Forecast::default()),
             Call::Bulks => CallAnswer::Bulks(Vec::new()),
             Call::Census => CallAnswer::Census(Census::default()),
             _ => return false,

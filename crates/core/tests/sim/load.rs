@@ -259,10 +259,12 @@ impl World {
         let at = self.rng.below(u64::from(PARTITIONS)) as u16;
         let query = match (self.rng.below(self.plan.questions), id) {
             (0, Some(id)) => Query::Get(Target::Id(id)),
+            (1, _) if at % 2 == 1 => Query::Taken { cursor: Some((at, 0)), limit: 5 },
             (1, _) => Query::Dead { group: None, app: None, cursor: Some((at, 0)), limit: 5 },
             (2, _) => Query::Unconfirmed { cursor: Some((at, 0)), limit: 5 },
             (3, _) => Query::Broker,
             (5, _) => Query::Pending(sample::all_pending(at).into()),
+            (6, _) if at % 2 == 1 => Query::Forecast(sample::all_forecast(at)),
             (6, _) => Query::Counts(sample::all_counts(at)),
             (7, _) => Query::Bulks { partition: at },
             _ => Query::Status,

@@ -7,12 +7,13 @@ use std::fmt::Debug;
 
 use bytes::Bytes;
 pub use mtimer_protocol::sample::{
-    all_counts, all_pending, bulk_id, bulks, by_key, dest, full_timer, headers, id, key, plain_timer, time,
+    all_counts, all_forecast, all_pending, bulk_id, bulks, by_key, dest, full_timer, headers, id, key,
+    plain_timer, time,
 };
 use mtimer_protocol::*;
 use mtimer_types::{
-    BulkFailure, BulkObstacle, DeadReason, Epoch, Filter, HandlerOutcome, Headers, Mode, PartitionId, Target,
-    Term, Timer,
+    BulkFailure, BulkObstacle, DeadReason, DueSpan, Epoch, Filter, HandlerOutcome, Headers, Mode,
+    PartitionId, Target, Term, Timer,
 };
 
 fn named<M>((name, message): (&str, M)) -> (String, M) {
@@ -72,6 +73,13 @@ fn some_counts() -> CountsQuery {
     CountsQuery { group, app, after: Some(dest()), limit: 1_000, ..all_counts(9) }
 }
 
+/// A question for a forecast with every condition that there is.
+fn some_forecast() -> ForecastQuery {
+    let (group, app) = (Some("orders".into()), Some("billing".into()));
+    let (from, until) = ((time(60_000), id()), time(86_400_000));
+    ForecastQuery { group, app, from, until, step_ms: 3_600_000, ..all_forecast(9) }
+}
+
 /// Every kind of message from a client, by name.
 pub fn from_client() -> Vec<(String, ClientMessage)> {
     let hello = Hello {
@@ -117,6 +125,10 @@ pub fn from_client() -> Vec<(String, ClientMessage)> {
         ("query-counts-all", query(Query::Counts(all_counts(9)))),
         ("query-counts", query(Query::Counts(some_counts()))),
         ("query-bulks", query(Query::Bulks { partition: 9 })),
+        ("query-forecast-all", query(Query::Forecast(all_forecast(9)))),
+        ("query-forecast", query(Query::Forecast(some_forecast()))),
+        ("query-parked", query(Query::Parked { dest: dest(), cursor: Some((9, 300)), limit: 1_000 })),
+        ("query-taken", query(Query::Taken { cursor: None, limit: 100 })),
         ("client-ping", ClientMessage::Ping(1)),
         ("client-pong", ClientMessage::Pong(u64::MAX)),
         ("goodbye", ClientMessage::Goodbye),
@@ -181,6 +193,18 @@ pub fn pending_rows() -> Vec<PendingRow> {
     ]
 }
 
+/// The views of pending rows.
+fn pending_views() -> Vec<TimerView> {
+    pending_rows().into_iter().map(|row| row.view).collect()
+}
+
+/// Some timers are due within a minute, others within a day.
+pub fn forecast() -> QueryAnswer {
+    let span = |begin, ms, timers| DueSpan { begin: time(begin), end: time(begin) + ms, timers };
+    let spans = vec![span(0, 60_000, 12), span(60_000, 86_400_000, 70_000)];
+    QueryAnswer::Forecast { spans, next: Some((time(120_000), id())), uncounted: 300 }
+}
+
 /// Counts that all differ.
 pub fn counts() -> DestinationCounts {
     DestinationCounts {
@@ -192,6 +216,7 @@ pub fn counts() -> DestinationCounts {
         taken: 4,
         unconfirmed: 5,
         dead: 6,
+        oldest_overdue: Some(time(0)),
     }
 }
 
@@ -321,6 +346,10 @@ fn answers() -> Vec<(&'static str, ServerMessage)> {
         ),
         ("answer-bulks-none", answer(QueryAnswer::Bulks(vec![]))),
         ("answer-bulks", answer(QueryAnswer::Bulks(bulk_views()))),
+        ("answer-forecast-none", answer(QueryAnswer::Forecast { spans: vec![], next: None, uncounted: 0 })),
+        ("answer-forecast", answer(forecast())),
+        ("answer-timers-none", answer(QueryAnswer::Timers { rows: vec![], next: None })),
+        ("answer-timers", answer(QueryAnswer::Timers { rows: pending_views(), next: Some((9, 300)) })),
     ]
 }
 

@@ -31,7 +31,7 @@ impl PartitionTable<'_> {
     /// Why an operation is refused, if it is: it would add to a disk that is full. A repeat of an
     /// operation that was done adds nothing.
     fn refusal(&mut self, op: &Op, now: Time) -> Result<Option<Refusal>, Fault> {
-        let Some((path, free)) = self.full.filter(|_| op.is().adds) else { return Ok(None) };
+        let Some((path, free)) = self.full.filter(|_| op.adds()) else { return Ok(None) };
         let is_repeat = match op.subject() {
             Subject::New(timer) => self.row(timer.id)?.is_some() || self.ended(timer.id, now)?.is_some(),
             Subject::Named { request, .. } => self.answered(request, now)?.is_some(),

@@ -420,6 +420,9 @@ impl Catalog {
     ) -> Vec<SlotFrom> {
         let (from, until) = (from.as_ms(), until.as_ms());
         let mut slots: Vec<SlotFrom> = Vec::new();
+        if from > until {
+            return slots;
+        }
         for width in SlotWidth::ALL {
             // Those that begin before `from` and reach it begin together.
             let begin = width.start_of(Time::from_ms(after.map_or(from, |(begin, _)| begin))).as_ms();
@@ -444,6 +447,29 @@ impl Catalog {
         slots.sort_unstable();
         slots.truncate(limit);
         slots
+    }
+
+    /// The timers of the wanted destinations in each counted slot that begins from about `from` up
+    /// to `until`, with when they fire: from a first moment on, and before another.
+    pub(crate) fn forecast(
+        &self,
+        from: Time,
+        until: Time,
+        wanted: &Wanted,
+    ) -> impl Iterator<Item = ((Time, Time), u64)> {
+        let groups =
+            SlotWidth::ALL.into_iter().flat_map(|width| (0..TRACKS).map(move |track| (track, width)));
+        let slots = groups.flat_map(move |(track, width)| {
+            let at = |start, sibling| SlotKey { track, width, start, sibling };
+            let first = width.start_of(from.min(until)).as_ms();
+            self.slots.range(at(first, 0)..=at(until.as_ms(), u32::MAX))
+        });
+        let timers = move |(slot, entry): (&SlotKey, &Slot)| {
+            let (begin, end) = span(*slot);
+            let timers = entry.dests.timers_of(wanted);
+            (timers > 0).then(|| ((Time::from_ms(begin), Time::from_ms(end)), timers))
+        };
+        slots.filter_map(timers)
     }
 
     /// A slot was read, has these ids and so many bytes of values, and is in the copy. One without

@@ -66,6 +66,15 @@ impl SlotCounts {
         true
     }
 
+    /// How many timers of these destinations the slot has; none, if that is not known.
+    pub(crate) fn timers_of(&self, wanted: &Wanted) -> u64 {
+        let is_wanted = |dest: &u32| match wanted {
+            Wanted::Any => true,
+            Wanted::Only(wanted) => wanted.contains(dest),
+        };
+        self.iter().filter(|(dest, _)| is_wanted(dest)).map(|(_, timers)| u64::from(timers)).sum()
+    }
+
     /// Whether timers of one of these destinations may be in the slot.
     pub(crate) fn may_have_of(&self, wanted: &Wanted) -> bool {
         match (wanted, &self.0) {

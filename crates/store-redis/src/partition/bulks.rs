@@ -31,7 +31,7 @@ impl Owner {
                 let (partition, key) = (self.partition(), self.known.space.bulks());
                 let field = String::from_utf8_lossy(&field);
                 LaneError::Broken(format!(
-                    "partition {partition}: the bulk job {field} in {key} is damaged: restore it, or remove this field"
+                    "partition {partition}: the bulk job {field} in {key} is damaged: restore it; if it is removed, a later job may pass by timers that this one has met"
                 ))
             };
             jobs.push(decode_bulk(&field, &value).ok_or_else(damaged)?);

@@ -4,7 +4,7 @@
 //! found at its acquisition, or does not know after an answer was lost, it reads bit by bit beside
 //! its calls. Until that is done, the answer says how many timers are in nobody's counts.
 
-use mtimer_store::{Counts, CountsPage, CountsRange, LaneError};
+use mtimer_store::{Counts, CountsPage, CountsRange, Forecast, ForecastRange, ForecastSums, LaneError};
 use mtimer_types::Destination;
 use redis::Pipeline;
 
@@ -34,6 +34,24 @@ impl Owner {
         let rows =
             dests.behind(range.after.as_ref()).filter_map(counts).take(range.limit.max(1) as usize + 1);
         Ok(range.page(rows, uncounted))
+    }
+
+    /// See [`mtimer_store::Call::Forecast`].
+    pub(crate) async fn forecast(&mut self, range: ForecastRange) -> Result<Forecast, LaneError> {
+        self.writer.read_as_owner(&Pipeline::new()).await?;
+        let Knowledge { catalog, dests, .. } = &self.known;
+        let wanted = dests.wanted(&range.filter);
+        let uncounted = if broken!(UncountedForgotten) { 0 } else { catalog.uncounted() };
+        let mut sums = ForecastSums::default();
+        for ((begin, end), timers) in catalog.forecast(range.from.0, range.last(), &wanted) {
+            let (first, last) = (range.step(begin), range.step(end - 1));
+            let span = if first == last { first } else { (begin, end) };
+            if span.0 >= range.from.0 && span.0 <= range.until {
+                sums.add(span, timers);
+            }
+        }
+        let (spans, next) = sums.page();
+        Ok(Forecast { spans, next, uncounted })
     }
 
     /// Counts what the acquisition has found in parks, and how much is listed elsewhere.

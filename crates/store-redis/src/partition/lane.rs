@@ -12,6 +12,7 @@ use mtimer_types::{Epoch, PartitionId};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::handed::HandedOver;
 use super::owner::Owner;
@@ -151,6 +152,8 @@ async fn work(owner: &mut Owner, calls: &mut mpsc::UnboundedReceiver<OwnerCall>)
         owner.trimmer.secure_acquisition().await?;
     }
     let (log, counting) = (owner.writer.log().clone(), owner.counting.clone());
+    // Gives the turn to count back after a rest, whatever the lane does then; at its end at once.
+    let mut _resting: Option<AbortOnDropHandle<()>> = None;
     loop {
         tokio::select! {
             biased;
@@ -167,10 +170,11 @@ async fn work(owner: &mut Owner, calls: &mut mpsc::UnboundedReceiver<OwnerCall>)
                 let begun = Instant::now();
                 owner.count_some().await?;
                 let rest = begun.elapsed() * COUNTING_RESTS;
-                tokio::spawn(async move {
+                let resting = tokio::spawn(async move {
                     sleep(rest).await;
                     drop(turn);
                 });
+                _resting = Some(AbortOnDropHandle::new(resting));
             }
         }
     }
@@ -201,6 +205,7 @@ async fn carry_out(owner: &mut Owner, call: Call, handed: HandedOver) -> Result<
         Call::List(listing) => CallAnswer::List(owner.page(listing).await?),
         Call::Pending(range) => CallAnswer::Pending(owner.pending(range).await?),
         Call::Counts(range) => CallAnswer::Counts(owner.counts(range).await?),
+        Call::Forecast(range) => CallAnswer::Forecast(owner.forecast(range).await?),
         Call::Bulks => CallAnswer::Bulks(owner.bulks().await?),
         Call::Census => CallAnswer::Census(owner.census().await?),
         Call::Release(in_flight) => {

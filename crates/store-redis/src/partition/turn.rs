@@ -64,7 +64,7 @@ impl TurnRefusals {
         if self.is_late && is_request(op) || self.is_away && op.is().origin != Origin::Owner {
             return Some(Refusal::ReadOnly);
         }
-        self.adding.clone().filter(|_| op.is().adds)
+        self.adding.clone().filter(|_| op.adds())
     }
 }
 

@@ -72,7 +72,7 @@ pub(super) fn marked_timer() -> Check {
         };
         apply(&mut run, vec![take(&before), take(&marked)]).await?;
         let act = |timer: &Timer| -> Op {
-            BulkAct { number: 1, id: timer.id, sent_attempt: Some(1), is_begun: true }.into()
+            BulkAct { number: 1, id: timer.id, sent_attempt: Some(1), is_begun: true, adds: false }.into()
         };
         let acts = vec![act(&before), act(&marked)];
         let expected = [BulkActAnswer::Stopped, BulkActAnswer::Passed].map(Answer::BulkAct);

@@ -1,10 +1,11 @@
 //! Compares everything of a partition that can be seen with the model.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use mtimer_store::conformance::check_spans;
 use mtimer_store::{
-    Census, Counts, CountsRange, DeadFilter, ListPage, Listed, Listing, Load, LoadedTimer, Pending,
-    PendingRange, Place, Record,
+    Census, Counts, CountsRange, DeadFilter, ForecastRange, ListPage, Listed, Listing, Load, LoadedTimer,
+    Pending, PendingRange, Place, Record,
 };
 use mtimer_types::{Destination, Filter, Target, Time, TimerId};
 
@@ -26,6 +27,7 @@ impl Run {
     pub(super) async fn check(&mut self) -> Check {
         self.log.push("check".into());
         // Before everything is loaded, and after it.
+        self.check_forecast().await?;
         self.check_counts().await?;
         self.check_pending().await?;
         let far = self.now + 4_000 * DAY;
@@ -72,6 +74,28 @@ impl Run {
                 range.from = next;
             }
             same(&format!("the list of {:?}", range.filter), &listed, &expected)?;
+        }
+        Ok(())
+    }
+
+    /// Compares when timers are due, once that is exact: of all, and of each destination.
+    async fn check_forecast(&mut self) -> Check {
+        let pending = self.model.pending();
+        let dests: BTreeSet<_> = pending.iter().map(|timer| timer.record.timer.dest.clone()).collect();
+        let filters = [Filter::default()].into_iter().chain(dests.iter().map(Filter::of));
+        for filter in filters {
+            let of = pending.iter().filter(|timer| filter.accepts_destination(&timer.record.timer.dest));
+            let fires: Vec<_> = of.map(|timer| timer.fire).collect();
+            let range = ForecastRange { filter, ..ForecastRange::of(DAY) };
+            let spans = loop {
+                let page = alive(self.owner.forecast(range.clone()).await)?;
+                same("where a forecast goes on", &page.next, &None)?;
+                if page.uncounted == 0 {
+                    break page.spans;
+                }
+                alive(self.owner.count_some().await)?;
+            };
+            check_spans(&spans, &fires, DAY)?;
         }
         Ok(())
     }

@@ -257,7 +257,7 @@ pub fn arbitrary_op(kind: Kind, around: Around, r: &mut SeededRandom) -> Op {
         Kind::BulkAct => {
             let (number, is_begun) = (bulk_number(r), r.one_in(8));
             let sent_attempt = r.one_in(4).then(|| r.pick(&[1, 1, 2, 4]));
-            BulkAct { number, id, sent_attempt, is_begun }.into()
+            BulkAct { number, id, sent_attempt, is_begun, adds: false }.into()
         }
         Kind::BulkAdvance => {
             let to = match r.below(5) {
@@ -315,7 +315,7 @@ pub fn of_job_under_way(op: Op, jobs: &[BulkJob], r: &mut SeededRandom) -> Op {
     }
     let job = under_way[r.index(under_way.len())];
     match op {
-        Op::BulkAct(act) => BulkAct { number: job.number, ..act }.into(),
+        Op::BulkAct(act) => BulkAct { number: job.number, adds: job.bulk.action.adds(), ..act }.into(),
         Op::BulkAdvance(advance) => BulkAdvance { number: job.number, ..advance }.into(),
         Op::StopBulk(_) => {
             let Filter { group, app, .. } = job.bulk.filter.clone();

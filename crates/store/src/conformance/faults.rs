@@ -164,7 +164,7 @@ pub(super) async fn a_full_store_refuses_what_adds(kit: Kit) {
     let Some((mut pair, trials)) = full(kit).await else { return };
     let before = pair.owner.state().await;
     for Trial { name, op, .. } in trials.into_iter().filter(|trial| adds(&trial.op)) {
-        assert!(op.is().adds, "{name} adds");
+        assert!(op.adds(), "{name} adds");
         let answer = pair.owner.one(op).await;
         assert!(is_full(&answer), "{name}: {answer:?}");
     }
@@ -181,7 +181,7 @@ pub(super) async fn a_full_store_does_everything_else(kit: Kit) {
     pair.load(load, vec![]).await.unwrap();
     // Trims, which come first, would take the timers of others along.
     for Trial { name, op, .. } in trials.into_iter().rev().filter(|trial| !adds(&trial.op)) {
-        assert!(!op.is().adds, "{name} does not add");
+        assert!(!op.adds(), "{name} does not add");
         // That a timer was cancelled which is not there would have to be remembered.
         if name != CANCEL_NOTHING {
             pair.apply(vec![op]).await.unwrap();

@@ -13,8 +13,8 @@ use super::properties::{Trial, trials};
 use super::values::{DAY, HOUR, MINUTE, NEW, dest, schedule_op};
 use crate::ops::SettleAnswer;
 use crate::{
-    Answer, Batch, CountsRange, DeadFilter, Health, InFlight, LaneError, Load, Op, PendingRange,
-    ScheduleAnswer, Verdict,
+    Answer, Batch, CountsRange, DeadFilter, ForecastRange, Health, InFlight, LaneError, Load, Op,
+    PendingRange, ScheduleAnswer, Verdict,
 };
 
 /// A partition with a timer in each place, and the owner that holds it now.
@@ -153,6 +153,9 @@ pub(super) async fn reads_are_refused(kit: Kit) {
     let (old, _) = scene.takeover().await;
     let answer = old.lane.counts(CountsRange::of(10)).await;
     scene.assert_fenced("counts", &answer, &old);
+    let (old, _) = scene.takeover().await;
+    let answer = old.lane.forecast(ForecastRange::of(60_000)).await;
+    scene.assert_fenced("forecast", &answer, &old);
     let (old, _) = scene.takeover().await;
     let answer = old.lane.census().await;
     scene.assert_fenced("census", &answer, &old);

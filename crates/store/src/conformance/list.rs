@@ -4,8 +4,8 @@ use futures_util::FutureExt;
 
 use super::kit::{Kit, TestFn};
 use super::{
-    bulk, claims, content, dead, drain, faults, fencing, keys, lease, listing, loading, matrix, once, order,
-    ownership, parking, random, requests, reschedule, retries, steps,
+    bulk, claims, content, dead, drain, faults, fencing, forecast, keys, lease, listing, loading, matrix,
+    once, order, ownership, parking, random, requests, reschedule, retries, steps,
 };
 
 macro_rules! as_table {
@@ -288,6 +288,13 @@ macro_rules! conformance_list {
                 one_destination_among_many,
                 pages_without_a_match_lead_on,
                 what_keeps_its_time_is_seen_once_while_others_come_and_go,
+            }
+            forecast {
+                nothing_is_due_at_once,
+                every_timer_is_in_one_span,
+                of_one_destination_or_group,
+                it_begins_and_ends_where_it_is_told,
+                many_spans_in_pages,
             }
             loading {
                 an_empty_partition_is_loaded_at_once,

@@ -72,6 +72,11 @@ pub(super) async fn a_page_begins_and_ends_where_it_is_told(mut kit: Kit) {
         let range = PendingRange { from, until, ..PendingRange::of(Filter::default(), 9) };
         assert_eq!(places(&owner.listed(range).await), all[first..=last], "from {first} to {last}");
     }
+    for (first, last) in [(90, 20), (all.len() - 1, 0)] {
+        let (from, until) = (all[first], all[last].0);
+        let range = PendingRange { from, until, ..PendingRange::of(Filter::default(), 9) };
+        assert_eq!(owner.listed(range).await, [], "it ends before it begins");
+    }
     let from = (Time::MAX, TimerId::from_u128(0));
     let beyond = PendingRange { from, ..PendingRange::of(Filter::default(), 9) };
     assert_eq!(owner.listed(beyond).await, []);

@@ -30,6 +30,7 @@ mod dead;
 mod drain;
 mod faults;
 mod fencing;
+mod forecast;
 mod harness;
 mod keys;
 mod kit;
@@ -60,6 +61,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 
+pub use forecast::check_spans;
 pub use harness::{Fault, Harness, Site, Unsupported};
 pub use list::names;
 pub use seeded::{SeededRandom, mix};

@@ -5,14 +5,16 @@
 //! Not in here: loading (see `pair`), time limits of remembered outcomes, faults.
 
 mod bulk;
+mod entry;
 
 use std::collections::BTreeMap;
 
 use mtimer_types::{
     BulkAction, BulkFailure, BulkObstacle, DeadReason, Destination, Ended, Epoch, Key, KeyPolicy, Mode,
-    Target, Time, Timer, TimerId, limits,
+    Target, Time, TimerId, limits,
 };
 
+pub use self::entry::Entry;
 use crate::bulk::BulkJob;
 use crate::ops::{
     BulkAct, BulkActAnswer, Cancel, ExtendDeadlineAnswer, MoveAnswer, Park, Purge, PurgeAnswer, Replay,
@@ -22,57 +24,6 @@ use crate::{
     Answer, CancelAnswer, Census, Counts, DeadLetter, InFlight, LoadedTimer, Op, Place, Progress, Record,
     RescheduleAnswer, Retained, ScheduleAnswer, Taken, Unconfirmed, Verdict,
 };
-
-/// A timer, live or dead.
-#[derive(Clone, Debug)]
-pub struct Entry {
-    pub timer: Timer,
-    pub progress: Progress,
-    pub place: Place,
-    /// Why and when, for a dead one.
-    death: Option<(DeadReason, Time)>,
-    /// Since when, for an unconfirmed one.
-    unconfirmed_since: Option<Time>,
-    accepted: Option<Time>,
-    /// Bulk jobs up to this number pass it by.
-    mark: u32,
-}
-
-impl Entry {
-    pub fn record(&self) -> Record {
-        let (timer, progress) = (std::sync::Arc::new(self.timer.clone()), self.progress.clone());
-        let mut record = Record { progress, accepted: self.accepted, ..Record::new(timer) };
-        record.extensions.raise_bulk_mark(self.mark);
-        record
-    }
-
-    fn holds_key(&self) -> bool {
-        !matches!(self.place, Place::Dead | Place::Taken { unconfirmed: true, .. })
-    }
-
-    fn is_unconfirmed(&self) -> bool {
-        matches!(self.place, Place::Taken { unconfirmed: true, .. })
-    }
-
-    fn waits(&self) -> bool {
-        matches!(self.place, Place::Pending { .. } | Place::Parked)
-    }
-
-    fn fail(&mut self, failed: u32, error: &str) {
-        self.progress.failed = failed;
-        self.progress.last_error = if error.is_empty() { None } else { Some(error.into()) };
-    }
-
-    /// `newest`: the mark of what comes to the retained ones.
-    fn die(&mut self, reason: DeadReason, now: Time, newest: u32) {
-        if self.place != Place::Dead && !self.is_unconfirmed() {
-            self.mark = self.mark.max(newest);
-        }
-        self.place = Place::Dead;
-        self.death = Some((reason, now));
-        self.unconfirmed_since = None;
-    }
-}
 
 /// One partition.
 #[derive(Clone, Default)]
@@ -459,7 +410,7 @@ impl Model {
     /// Something is about to move a live timer: the job that would still come to it acts before.
     fn job_acts_first(&mut self, now: Time, id: TimerId) {
         if let Some(number) = self.at_work(true) {
-            self.bulk_act(now, &BulkAct { number, id, sent_attempt: None, is_begun: false });
+            self.bulk_act(now, &BulkAct { number, id, sent_attempt: None, is_begun: false, adds: false });
         }
     }
 

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mtimer_types::{
-    Bulk, BulkId, Destination, Epoch, Filter, Key, KeyPolicy, PartitionId, Target, Time, Timer, TimerId,
+    Bulk, BulkId, Destination, DueSpan, Epoch, Filter, Key, KeyPolicy, PartitionId, Target, Time, Timer,
+    TimerId,
 };
 
 use super::values::{NEW, dead_verdict, dest, schedule_op, unique};
@@ -15,9 +16,10 @@ use crate::ops::{
     PurgeAnswer, Replay, ReplayAnswer, Reschedule, Schedule, SettleAnswer, StopBulk, StopBulkAnswer, Unpark,
 };
 use crate::{
-    Acquired, Answer, Batch, CancelAnswer, Census, Counts, CountsRange, DeadFilter, DeadLetter, InFlight,
-    Lane, LaneError, LaneFuture, Load, Loaded, LoadedTimer, Op, OwnerRecord, Page, Pending, PendingRange,
-    Place, Record, RequestId, RescheduleAnswer, ScheduleAnswer, Store, Taken, Unconfirmed, Verdict,
+    Acquired, Answer, Batch, CancelAnswer, Census, Counts, CountsRange, DeadFilter, DeadLetter,
+    ForecastRange, InFlight, Lane, LaneError, LaneFuture, Load, Loaded, LoadedTimer, Op, OwnerRecord, Page,
+    Pending, PendingRange, Place, Record, RequestId, RescheduleAnswer, ScheduleAnswer, Store, Taken,
+    Unconfirmed, Verdict,
 };
 
 /// Applies an operation and returns its own answer.
@@ -190,7 +192,7 @@ impl Owner {
 
     /// Has a job act on a timer of which no attempt has begun.
     pub(super) async fn bulk_act(&self, number: u32, id: TimerId) -> BulkActAnswer {
-        let act = BulkAct { number, id, sent_attempt: None, is_begun: false };
+        let act = BulkAct { number, id, sent_attempt: None, is_begun: false, adds: false };
         answer_of!(self, BulkAct, Op::BulkAct(act))
     }
 
@@ -360,6 +362,30 @@ impl Owner {
             }
             if is_exact {
                 return counts;
+            }
+            // A store counts beside its calls after an acquisition.
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// All pages of a forecast, once nothing is uncounted.
+    pub(super) async fn forecast(&self, range: ForecastRange) -> Vec<DueSpan> {
+        loop {
+            let (mut spans, mut range) = (Vec::<DueSpan>::new(), range.clone());
+            let mut is_exact = true;
+            loop {
+                let page = self.lane.forecast(range.clone()).await.expect("the lane is alive");
+                assert!(page.spans.is_sorted_by_key(|span| span.begin), "{:?} are not in order", page.spans);
+                assert!(page.spans.iter().all(|span| span.timers > 0 && span.begin < span.end));
+                assert!(page.spans.iter().all(|span| span.begin <= range.until));
+                spans.extend(page.spans);
+                is_exact &= page.uncounted == 0;
+                let Some(next) = page.next else { break };
+                assert!(next > range.from, "a forecast goes on at {next:?}, where it began");
+                range.from = next;
+            }
+            if is_exact {
+                return spans;
             }
             // A store counts beside its calls after an acquisition.
             tokio::task::yield_now().await;

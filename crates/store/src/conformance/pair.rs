@@ -10,15 +10,16 @@ use std::sync::Arc;
 
 use mtimer_types::{Filter, Target, Time, TimerId};
 
+use super::forecast::check_spans;
 use super::harness::Fault;
 use super::kit::Kit;
 use super::model::Model;
 use super::owner::{Owner, State};
-use super::values::dest;
+use super::values::{DAY, MINUTE, dest};
 use crate::ops::Schedule;
 use crate::{
-    Answer, Batch, DeadLetter, InFlight, Load, Loaded, LoadedTimer, Op, OwnerRecord, Pending, PendingRange,
-    Place, Record, Taken, Unconfirmed,
+    Answer, Batch, DeadLetter, ForecastRange, InFlight, Load, Loaded, LoadedTimer, Op, OwnerRecord, Pending,
+    PendingRange, Place, Record, Taken, Unconfirmed,
 };
 
 /// The result of a check; the error names the difference in words.
@@ -266,6 +267,10 @@ impl Pair {
         same_rows("pending", &store.pending, &m.pending())?;
         self.check_lists().await?;
         same("the counts of destinations", &self.owner.counts(2).await, &self.model.counts())?;
+        let fires: Vec<_> = m.pending().iter().map(|timer| timer.fire).collect();
+        for step_ms in [MINUTE, DAY] {
+            check_spans(&self.owner.forecast(ForecastRange::of(step_ms)).await, &fires, step_ms)?;
+        }
         let parked =
             |rows: Vec<Record>| rows.into_iter().map(|r| plain(r, Place::Parked)).collect::<Vec<_>>();
         same_rows("parked", &parked(store.parked), &parked(m.parked()))?;

@@ -107,6 +107,7 @@ impl Turn<'_> {
             Call::List(listing) => CallAnswer::List(table.list(&listing)),
             Call::Pending(range) => CallAnswer::Pending(table.pending(&range)),
             Call::Counts(range) => CallAnswer::Counts(table.counts(&range)),
+            Call::Forecast(range) => CallAnswer::Forecast(table.forecast(&range)),
             Call::Bulks => CallAnswer::Bulks(table.bulks().all().to_vec()),
             Call::Census => CallAnswer::Census(table.census()),
             Call::Release(in_flight) => {
@@ -130,7 +131,7 @@ impl Turn<'_> {
         let ctx = Context { epoch: self.epoch, prior_claim: self.prior_claim, now: batch.now };
         let mut answers = Vec::with_capacity(batch.ops.len());
         for op in &batch.ops {
-            if self.full && op.is().adds {
+            if self.full && op.adds() {
                 answers.push(Answer::Refused(Refusal::OutOfMemory));
             } else {
                 let Ok(answer) = op.decide(&mut self.stored.table, &ctx);

@@ -12,6 +12,7 @@ use crate::call::{Load, Loaded, LoadedTimer};
 use crate::census::Census;
 use crate::counts::{Counts, CountsPage, CountsRange};
 use crate::cursor::LoadCursor;
+use crate::forecast::{Forecast, ForecastRange, ForecastSums};
 use crate::listing::{ListPage, Listed, Listing};
 use crate::pending::{PAGE_READS, PendingPage, PendingRange};
 use crate::place::Retained;
@@ -169,6 +170,21 @@ impl MemoryTable {
     /// A page of the counts of destinations.
     pub(super) fn counts(&self, range: &CountsRange) -> CountsPage {
         range.page(self.counts.iter().map(|(dest, counts)| (dest.clone(), *counts)), 0)
+    }
+
+    /// How many pending timers fire when.
+    pub(super) fn forecast(&self, range: &ForecastRange) -> Forecast {
+        let mut sums = ForecastSums::default();
+        for (fire, id) in self.pending.range(range.from..) {
+            let step = range.step(*fire);
+            let row =
+                self.rows.get(id).filter(|row| range.filter.accepts_destination(&row.record.timer.dest));
+            if row.is_some() && step.0 <= range.until {
+                sums.add(step, 1);
+            }
+        }
+        let (spans, next) = sums.page();
+        Forecast { spans, next, uncounted: 0 }
     }
 
     /// Counts that a timer of a destination goes from one place to another.

@@ -33,7 +33,7 @@ impl Operation for BeginBulk {
 
     const IS: Properties = Properties {
         origin: Origin::Person,
-        // A full store takes it: whoever undoes timers makes room.
+        // A full store takes it: whoever undoes timers frees space.
         adds: false,
         waits: true,
         reads_content: false,

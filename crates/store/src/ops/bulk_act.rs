@@ -28,6 +28,8 @@ pub struct BulkAct {
     pub sent_attempt: Option<u32>,
     /// The owner has an unsettled delivery of it, or knows of an earlier one.
     pub is_begun: bool,
+    /// [`BulkAction::adds`] of the job's action.
+    pub adds: bool,
 }
 
 /// To a [`BulkAct`].
@@ -72,7 +74,7 @@ impl Operation for BulkAct {
 
     const IS: Properties = Properties {
         origin: Origin::Owner,
-        adds: false,
+        adds: true,
         waits: true,
         reads_content: false,
         takes_key_back: true,
@@ -80,6 +82,10 @@ impl Operation for BulkAct {
 
     fn subject(&self) -> Subject<'_> {
         Subject::Timer(self.id)
+    }
+
+    fn adds(&self) -> bool {
+        self.adds
     }
 
     fn removes(&self) -> [usize; Retained::COUNT] {
@@ -108,7 +114,7 @@ impl BulkAct {
     /// it wants it. Returns the row as it is then; `None`: it is gone.
     pub(super) fn first<T: Table>(table: &mut T, ctx: &Context, row: Row) -> Result<Option<Row>, T::Error> {
         let Some(number) = table.bulks().at_work(true).map(|job| job.number) else { return Ok(Some(row)) };
-        let act = Self { number, id: row.id(), sent_attempt: None, is_begun: false };
+        let act = Self { number, id: row.id(), sent_attempt: None, is_begun: false, adds: false };
         act.decide(table, ctx)?;
         table.row(row.id())
     }

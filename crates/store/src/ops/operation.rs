@@ -20,7 +20,8 @@ pub enum Origin {
 pub struct Properties {
     /// Who asks for it.
     pub origin: Origin,
-    /// It can make the store hold more than before: a full store refuses it.
+    /// It can make the store hold more than before, if [`Operation::adds`] does not say otherwise:
+    /// a full store refuses it.
     pub adds: bool,
     /// At the level `redis-replicated` its answer waits for replicas.
     pub waits: bool,
@@ -41,6 +42,12 @@ pub trait Operation {
 
     /// Returns the subject of the operation.
     fn subject(&self) -> Subject<'_>;
+
+    /// Whether this one can make the store hold more than before. It depends on the operation
+    /// alone.
+    fn adds(&self) -> bool {
+        Self::IS.adds
+    }
 
     /// The most retained timers of each kind ([`Retained`]) that it can make leave. It depends on
     /// the operation alone.

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use mtimer_core::{Call, CallAnswer};
 use mtimer_protocol::Delivery;
 use mtimer_store::{
-    BulkEnd, BulkJob, Census, Counts, DeadLetter, Health, InFlight, LaneError, ListPage, Listed, Listing,
-    Loaded, LoadedTimer, Page, Pending, PendingPage, Place, Progress, Record, Taken, Unconfirmed,
+    BulkEnd, BulkJob, Census, Counts, DeadLetter, Forecast, Health, InFlight, LaneError, ListPage, Listed,
+    Listing, Loaded, LoadedTimer, Page, Pending, PendingPage, Place, Progress, Record, Taken, Unconfirmed,
 };
 use mtimer_types::{
-    Bulk, BulkAction, BulkId, DeadReason, Destination, Epoch, Filter, PartitionId, Target, Time, Timer,
-    TimerId,
+    Bulk, BulkAction, BulkId, DeadReason, Destination, DueSpan, Epoch, Filter, PartitionId, Target, Time,
+    Timer, TimerId,
 };
 
 use super::backend::{Acquired, Backend, Known};
@@ -125,6 +125,12 @@ impl Content<'_> {
                 let counted = |n| (dest(n), Counts { pending: program.byte().into(), ..Counts::default() });
                 let counts: Vec<_> = (0..2).map(counted).collect();
                 CallAnswer::Counts(range.page(counts, program.byte().into()))
+            }
+            Call::Forecast(_) => {
+                let begin = near(self.known, program);
+                let span = DueSpan { begin, end: begin + 60_000, timers: program.byte().into() };
+                let next = program.flag().then_some((begin, TimerId::from_u128(0)));
+                CallAnswer::Forecast(Forecast { spans: vec![span], next, uncounted: program.byte().into() })
             }
             Call::Bulks => CallAnswer::Bulks(self.bulks(program)),
             Call::Census => {

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use mtimer_core::{Effect, Engine, EngineOptions, Input, Now, SessionEvent, SessionId};
-use mtimer_protocol::sample::{all_counts, all_pending};
+use mtimer_protocol::sample::{all_counts, all_forecast, all_pending};
 use mtimer_protocol::{
     BrokerEntry, Delivery, OpReply, PendingQuery, Query, QueryAnswer, Request, RequestOp, ServerMessage,
     Settlement, Topology,
@@ -298,6 +298,12 @@ impl<B: Backend> World<B> {
         let byte = program.byte();
         let query = match byte % 9 {
             // So that recorded inputs mean what they meant.
+            _ if byte == 0xff => {
+                let (dest, partition) =
+                    (dest((program.byte() % 2).into()), u16::from(program.byte()) % (PARTITIONS + 1));
+                Query::Parked { dest, cursor: Some((partition, 0)), limit: u32::MAX }
+            }
+            _ if byte == 0xfe => Query::Forecast(all_forecast(u16::from(program.byte()) % (PARTITIONS + 1))),
             _ if byte >= 0xfc => Query::Bulks { partition: u16::from(program.byte()) % (PARTITIONS + 1) },
             0 => Query::Get(self.target(program)),
             1 => Query::Dead { group: None, app: None, cursor: None, limit: 2 },

@@ -301,3 +301,51 @@ fn what_is_moved_and_not_confirmed_is_sent_all_the_same() {
     rig.run(200);
     assert_eq!(rig.take_deliveries().len(), timers.len());
 }
+
+#[test]
+fn an_unconfirmed_act_is_no_proof_that_an_unconfirmed_take_is_safe() {
+    let mut rig = rig();
+    let first = rig.timer("a", 990);
+    let timer = Timer { mode: Mode::AtMostOnce, ..rig.timer("a", 1_000) };
+    [first, timer].into_iter().for_each(|timer| rig.schedule(1, timer));
+    rig.run(5);
+    // The job acts on the first one at once, and on the other one while that is being taken.
+    let shift = BulkAction::Shift { ms: HOUR as i64 };
+    begin(&mut rig, 1, Bulk { rate: 1, ..Bulk::new(shift, of("a")) });
+    rig.run(900);
+    rig.unconfirmed = true;
+    rig.run(1_500);
+    assert_eq!(rig.take_deliveries(), [], "replicas may lack the take");
+    rig.unconfirmed = false;
+    rig.run(3_000);
+    assert_eq!(rig.take_deliveries().len(), 1, "it was too late for the job");
+}
+
+#[test]
+fn a_full_store_is_tried_with_one_timer_now_and_then_and_the_job_goes_on_when_there_is_space() {
+    let mut rig = rig();
+    let timers = schedule_far(&mut rig, "a", 300);
+    rig.store.faults().full(P, true);
+    begin(&mut rig, 1, Bulk::new(BulkAction::Shift { ms: HOUR as i64 }, of("a")));
+    let refused = |rig: &Rig| rig.engine.counters[Counter::BulkRefused as usize];
+    rig.run(5_000);
+    // A portion, and a trial.
+    assert_eq!(refused(&rig), 256 + 1);
+    rig.run(60_000);
+    assert!((256 + 5..=256 + 8).contains(&refused(&rig)), "{}", refused(&rig));
+    assert!(timers.iter().all(|timer| is_pending_at(&rig, timer, timer.due)), "nothing has changed");
+    rig.store.faults().full(P, false);
+    rig.run(11_000);
+    assert!(timers.iter().all(|timer| is_pending_at(&rig, timer, timer.due + HOUR)));
+    assert_eq!((job(&mut rig).state, job(&mut rig).done), (BulkState::Done, 300));
+}
+
+#[test]
+fn a_full_store_takes_what_frees_space() {
+    let mut rig = rig();
+    let timers = schedule_far(&mut rig, "a", 3);
+    rig.store.faults().full(P, true);
+    begin(&mut rig, 1, Bulk::new(BulkAction::Cancel, of("a")));
+    rig.run(20);
+    assert_eq!(places(&rig, &timers), [None; 3]);
+}

@@ -1,11 +1,13 @@
 //! Counts by destination.
 
-use mtimer_protocol::sample::all_counts;
-use mtimer_protocol::{CountsQuery, DestinationCounts, encode};
+use mtimer_protocol::sample::{all_counts, all_forecast};
+use mtimer_protocol::{CountsQuery, DestinationCounts, ForecastQuery, encode};
 use mtimer_store::CountsRange;
-use mtimer_types::{Filter, limits};
+use mtimer_types::{DueSpan, Filter, limits};
 
 use super::*;
+
+const HOUR: u64 = 3_600_000;
 
 fn ask(rig: &mut Rig, query: CountsQuery) -> QueryAnswer {
     rig.sent.clear();
@@ -90,12 +92,54 @@ fn the_largest_page_fits_a_frame() {
         taken: u64::MAX,
         unconfirmed: u64::MAX,
         dead: u64::MAX,
+        oldest_overdue: Some(Time::MAX),
         ..DestinationCounts::none(dest.clone())
     };
     let rows = vec![most; limits::MAX_PAGE as usize];
     let answer = QueryAnswer::Counts { rows, next: Some(dest), uncounted: u64::MAX };
     let body = encode(&ServerMessage::Answer { corr: u64::MAX, answer }).unwrap();
     assert!(body.len() <= limits::MAX_FRAME, "{} bytes", body.len());
+}
+
+#[test]
+fn a_forecast_is_the_stores() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 1);
+    let timers: Vec<_> = (0..5).map(|n| rig.timer("a", HOUR + n)).collect();
+    timers.iter().for_each(|timer| rig.schedule(1, timer.clone()));
+    rig.run(5);
+    let answer = |rig: &mut Rig, query: ForecastQuery| {
+        rig.sent.clear();
+        rig.session(1, SessionEvent::Query { corr: 9, query: Query::Forecast(query) });
+        rig.turn();
+        let answer = rig.sent.drain(..).find_map(|(_, message)| match message {
+            ServerMessage::Answer { corr: 9, answer } => Some(answer),
+            _ => None,
+        });
+        answer.unwrap()
+    };
+    let begin = Time::from_ms(timers[0].due.as_ms() / HOUR * HOUR);
+    let spans = vec![DueSpan { begin, end: begin + HOUR, timers: 5 }];
+    let hourly = ForecastQuery { step_ms: HOUR, ..all_forecast(0) };
+    let expected = QueryAnswer::Forecast { spans, next: None, uncounted: 0 };
+    assert_eq!(answer(&mut rig, hourly.clone()), expected);
+    let nowhere = answer(&mut rig, ForecastQuery { partition: u16::MAX, ..hourly });
+    assert!(matches!(nowhere, QueryAnswer::Failed { code: ErrorCode::Invalid, .. }), "{nowhere:?}");
+}
+
+#[test]
+fn the_oldest_that_waits_or_is_parked_is_told() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 1);
+    let timers: Vec<_> = (1..=3).map(|n| rig.timer("a", n * 10)).collect();
+    timers.iter().for_each(|timer| rig.schedule(1, timer.clone()));
+    let absent = rig.timer("nobody", 5);
+    rig.schedule(1, absent.clone());
+    rig.run(1);
+    let oldest = |rig: &mut Rig| all(rig).into_iter().map(|row| row.oldest_overdue).collect::<Vec<_>>();
+    assert_eq!(oldest(&mut rig), [None, None], "nothing is due");
+    rig.run(100);
+    assert_eq!(oldest(&mut rig), [Some(timers[1].due), Some(absent.due)], "one is being delivered");
 }
 
 #[test]

@@ -39,7 +39,7 @@ pub(in crate::conformance) async fn a_repeat_counts_once(mut kit: Kit) {
     let moved = BulkActAnswer::Moved { due: kit.now + HOUR };
     assert_eq!(owner.bulk_act(number, timers[0].id).await, moved);
     assert_eq!(owner.bulk_act(number, timers[0].id).await, BulkActAnswer::Passed);
-    let act = |id, is_begun| Op::from(BulkAct { number, id, sent_attempt: None, is_begun });
+    let act = |id, is_begun| Op::from(BulkAct { number, id, sent_attempt: None, is_begun, adds: false });
     let (once, late) = (act(timers[1].id, false), act(timers[2].id, true));
     let answers = owner.apply(vec![once.clone(), once, late.clone(), late]).await;
     let expected = [moved, BulkActAnswer::Passed, TOO_LATE, BulkActAnswer::Passed].map(Answer::BulkAct);
@@ -138,7 +138,9 @@ pub(in crate::conformance) async fn it_is_too_late_for_one_in_flight(mut kit: Ki
     let [stopped, held] = [(); 2].map(|()| kit.timer(kit.now));
     owner.add_all(&[stopped.clone(), held.clone()]).await;
     let cancel = begin_all(&owner, BulkAction::Cancel).await;
-    let act = |number, id, sent_attempt, is_begun| BulkAct { number, id, sent_attempt, is_begun }.into();
+    let act = |number, id, sent_attempt, is_begun| {
+        BulkAct { number, id, sent_attempt, is_begun, adds: false }.into()
+    };
     let answer = owner.one(act(cancel, stopped.id, Some(1), true)).await;
     assert_eq!(answer, Answer::BulkAct(BulkActAnswer::Stopped));
     let record = owner.record(stopped.id).await;
@@ -280,7 +282,7 @@ pub(in crate::conformance) async fn every_condition_of_its_filter(mut kit: Kit) 
         let number = begin(&owner, bulk.clone()).await;
         for timer in timers.into_iter().chain([&parked]) {
             // An act that does not change the timer, except for its mark.
-            let act = BulkAct { number, id: timer.id, sent_attempt: None, is_begun: true };
+            let act = BulkAct { number, id: timer.id, sent_attempt: None, is_begun: true, adds: false };
             let is_wanted = matches.iter().any(|matching| matching.id == timer.id);
             let expected = if is_wanted { TOO_LATE } else { BulkActAnswer::Passed };
             assert_eq!(owner.one(act.into()).await, Answer::BulkAct(expected), "{timer:?} by {bulk:?}");
@@ -310,7 +312,9 @@ pub(in crate::conformance) async fn a_thousand_timers(mut kit: Kit) {
     let timers: Vec<Timer> = (0..1_000).map(|n| kit.timer(kit.now + n * MINUTE)).collect();
     owner.add_all(&timers).await;
     let number = begin_all(&owner, BulkAction::Shift { ms: DAY as i64 }).await;
-    let act = |timer: &Timer| BulkAct { number, id: timer.id, sent_attempt: None, is_begun: false }.into();
+    let act = |timer: &Timer| {
+        BulkAct { number, id: timer.id, sent_attempt: None, is_begun: false, adds: false }.into()
+    };
     for page in timers.chunks(250) {
         let answers = owner.apply(page.iter().map(act).collect()).await;
         for (timer, answer) in page.iter().zip(answers) {

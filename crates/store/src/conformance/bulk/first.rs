@@ -89,7 +89,7 @@ pub(in crate::conformance) async fn a_return_from_the_park_has_it_act_first(mut 
     let number = begin_all(&owner, SHIFT).await;
     assert_eq!(owner.unpark(moved.id, kit.now).await, MoveAnswer::Gone, "it is elsewhere");
     assert_eq!(owner.place(moved.id).await, pending_at(kit.now + HOUR));
-    let late = BulkAct { number, id: failed.id, sent_attempt: None, is_begun: true };
+    let late = BulkAct { number, id: failed.id, sent_attempt: None, is_begun: true, adds: false };
     assert_eq!(owner.one(late.into()).await, Answer::BulkAct(TOO_LATE));
     assert_eq!(owner.unpark(failed.id, kit.now).await, MoveAnswer::Done, "it is decided");
     assert_eq!(counts(&owner, number).await, (1, 1));

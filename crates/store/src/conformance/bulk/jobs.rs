@@ -244,7 +244,9 @@ pub(in crate::conformance) async fn the_first_failures_are_named(mut kit: Kit) {
     let timers: Vec<Timer> = (0..MAX_BULK_FAILURES + 20).map(|_| kit.timer(kit.now)).collect();
     owner.add_all(&timers).await;
     let number = begin_all(&owner, SHIFT).await;
-    let act = |timer: &Timer| BulkAct { number, id: timer.id, sent_attempt: None, is_begun: true }.into();
+    let act = |timer: &Timer| {
+        BulkAct { number, id: timer.id, sent_attempt: None, is_begun: true, adds: false }.into()
+    };
     let answers = owner.apply(timers.iter().map(act).collect()).await;
     assert!(answers.iter().all(|answer| *answer == Answer::BulkAct(TOO_LATE)), "{answers:?}");
     let job = job(&owner, number).await;

@@ -65,7 +65,7 @@ async fn with_a_job_on_every_spot(kit: Kit, actions: &[BulkAction], forms: &[For
 pub(in crate::conformance) async fn bulk_act(kit: Kit) {
     let now = kit.now;
     let act = |timer: &Timer, number, sent_attempt, is_begun| {
-        BulkAct { number, id: timer.id, sent_attempt, is_begun }.into()
+        BulkAct { number, id: timer.id, sent_attempt, is_begun, adds: false }.into()
     };
     let actions = [
         BulkAction::Cancel,

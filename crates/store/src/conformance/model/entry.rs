@@ -1,0 +1,56 @@
+//! One timer of the model.
+
+use mtimer_types::{DeadReason, Time, Timer};
+
+use crate::{Place, Progress, Record};
+
+/// A timer, live or dead.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub timer: Timer,
+    pub progress: Progress,
+    pub place: Place,
+    /// Why and when, for a dead one.
+    pub(super) death: Option<(DeadReason, Time)>,
+    /// Since when, for an unconfirmed one.
+    pub(super) unconfirmed_since: Option<Time>,
+    pub(super) accepted: Option<Time>,
+    /// Bulk jobs up to this number pass it by.
+    pub(super) mark: u32,
+}
+
+impl Entry {
+    pub fn record(&self) -> Record {
+        let (timer, progress) = (std::sync::Arc::new(self.timer.clone()), self.progress.clone());
+        let mut record = Record { progress, accepted: self.accepted, ..Record::new(timer) };
+        record.extensions.raise_bulk_mark(self.mark);
+        record
+    }
+
+    pub(super) fn holds_key(&self) -> bool {
+        !matches!(self.place, Place::Dead | Place::Taken { unconfirmed: true, .. })
+    }
+
+    pub(super) fn is_unconfirmed(&self) -> bool {
+        matches!(self.place, Place::Taken { unconfirmed: true, .. })
+    }
+
+    pub(super) fn waits(&self) -> bool {
+        matches!(self.place, Place::Pending { .. } | Place::Parked)
+    }
+
+    pub(super) fn fail(&mut self, failed: u32, error: &str) {
+        self.progress.failed = failed;
+        self.progress.last_error = if error.is_empty() { None } else { Some(error.into()) };
+    }
+
+    /// `newest`: the mark of what comes to the retained ones.
+    pub(super) fn die(&mut self, reason: DeadReason, now: Time, newest: u32) {
+        if self.place != Place::Dead && !self.is_unconfirmed() {
+            self.mark = self.mark.max(newest);
+        }
+        self.place = Place::Dead;
+        self.death = Some((reason, now));
+        self.unconfirmed_since = None;
+    }
+}
