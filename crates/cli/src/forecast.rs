@@ -39,7 +39,7 @@ pub(crate) struct ForecastCommand {
     #[arg(long, value_enum, default_value_t = StepLength::Hour)]
     by: StepLength,
     /// How far ahead [default: 1h by minute, 24h by hour, 30d by day]
-    #[arg(long, value_name = "DURATION", value_parser = moment::span)]
+    #[arg(long, value_name = "DURATION", value_parser = moment::span, allow_hyphen_values = true)]
     r#for: Option<Duration>,
     #[command(flatten)]
     client: ClientArgs,
