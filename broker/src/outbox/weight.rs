@@ -10,6 +10,8 @@ use mtimer_types::{Timer, limits};
 pub(super) const MESSAGE_BYTES: usize = 256;
 /// Fixed part of the weight of a delivery or a row.
 const ROW_BYTES: usize = 320;
+/// Bytes of a span of a forecast, at most: three numbers.
+const SPAN_BYTES: usize = 3 * 9;
 
 /// About how many bytes a message holds.
 pub(super) fn weight(message: &ServerMessage) -> usize {
@@ -56,7 +58,7 @@ fn answer_weight(answer: &QueryAnswer) -> usize {
             size_of_val(jobs.as_slice()) + jobs.iter().map(of).sum::<usize>()
         }
         QueryAnswer::Timers { rows, .. } => rows.iter().map(|r| timer_weight(&r.timer)).sum(),
-        QueryAnswer::Forecast { spans, .. } => size_of_val(spans.as_slice()),
+        QueryAnswer::Forecast { spans, .. } => spans.len() * SPAN_BYTES,
         QueryAnswer::Status(status) => status.counters.len() * 64,
         QueryAnswer::Cluster(view) => {
             let of = |m: &MemberView| size_of::<MemberView>() + m.address.len() + m.software.len();

@@ -16,9 +16,10 @@ const BAR: u64 = 40;
 
 /// Shows how many timers are due when
 ///
-/// A line for each minute, hour or day (UTC) in which timers are delivered next, and how many. The
-/// line "overdue" has those of lines that are over. Retries count when they are to be delivered.
-/// Parked timers and dead letters do not count: `mtimer destinations` shows them.
+/// A line for each minute, hour or day (UTC) in which timers are delivered next, and how many; none
+/// where there are none. The line "overdue" has those of lines that are over, many of which are
+/// being delivered. Retries count when they are to be delivered. Parked timers and dead letters do
+/// not count: `mtimer destinations` shows them.
 ///
 /// On Redis this reads no timers. A broker counts them by the slots in which it keeps them: a timer
 /// that was scheduled hours or days before it is due may be in a slot of an hour or a day. Such a

@@ -143,17 +143,15 @@ impl ListCommand {
                 full.lines().try_for_each(|line| out.text(&line))?;
             }
         }
-        if !out.json {
-            if !shown.is_multiple_of(TABLE_ROWS) {
-                table.lines().try_for_each(|line| out.text(&line))?;
-            }
-            let name = state.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
-            let more = if shown == limit && rows.next().await?.is_some() {
-                ", and there are more: raise --limit, or narrow it down"
-            } else {
-                ""
-            };
-            note(&format!("{}{more}", counted(shown, &format!("{name} timer"))));
+        if !out.json && !shown.is_multiple_of(TABLE_ROWS) {
+            table.lines().try_for_each(|line| out.text(&line))?;
+        }
+        let name = state.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+        let shown_text = counted(shown, &format!("{name} timer"));
+        if shown == limit && rows.next().await?.is_some() {
+            note(&format!("{shown_text}, and there are more: raise --limit, or narrow it down"));
+        } else if !out.json {
+            note(&shown_text);
         }
         Ok(shown)
     }
@@ -162,6 +160,10 @@ impl ListCommand {
         for shown in 0..self.limit {
             let Some(row) = timers.next().await? else { return Ok(shown) };
             out.object(&self.object(&row, timers.cursor()))?;
+        }
+        let cursor = timers.cursor();
+        if timers.next().await?.is_some() {
+            self.note_more(self.limit, cursor);
         }
         Ok(self.limit)
     }
@@ -191,8 +193,7 @@ impl ListCommand {
         }
         let cursor = timers.cursor();
         if shown == self.limit && timers.next().await?.is_some() {
-            let command = self.going_on(cursor);
-            note(&format!("{}, and there are more. Go on with:\n  {command}", counted(shown, "timer")));
+            self.note_more(shown, cursor);
         } else {
             note(&counted(shown, "timer"));
         }
@@ -220,6 +221,11 @@ impl ListCommand {
             row.view.failed.to_string(),
             last,
         ]
+    }
+
+    fn note_more(&self, shown: u64, cursor: ListCursor) {
+        let command = self.going_on(cursor);
+        note(&format!("{}, and there are more. Go on with:\n  {command}", counted(shown, "timer")));
     }
 
     /// The command that shows what follows, as it can be typed. Without tokens and the like.

@@ -35,7 +35,8 @@ impl TimerCommand {
 /// Says where the timer stands: pending, retrying, parked (nobody takes it), in-flight, unconfirmed
 /// (at-most-once, sent and never confirmed), or dead; how many attempts have failed, and the last
 /// error; of a dead one also the reason and since when. Exit code 5 if there is no such timer: it
-/// was never there, or has ended.
+/// was never there, or has ended. Dead and unconfirmed timers are found by their ids only: their
+/// keys are free for others.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer get 01jz8q4v3c0000g5m3x9w2k7ha\n  \
     mtimer get --group shop --app orders --key order-17 --json")]
@@ -108,8 +109,13 @@ impl GetCommand {
 
 /// The fields of a timer to show; of a dead one also why and since when.
 async fn object_of(client: &Client, target: Target) -> Result<Map<String, Value>, Failure> {
-    let found = client.get(target).await?;
-    let found = found.ok_or_else(|| Failure::new(Exit::NotFound, "there is no such timer"))?;
+    let missing = match &target {
+        Target::Id(_) => "there is no such timer",
+        Target::Key(..) => {
+            "no live timer has this key; mtimer list --state dead,unconfirmed --key-prefix finds those that had it"
+        }
+    };
+    let found = client.get(target).await?.ok_or_else(|| Failure::new(Exit::NotFound, missing))?;
     let mut object = view::timer_object(&found);
     if let Some(row) = dead::row_of(client, &found).await? {
         object.extend(row);

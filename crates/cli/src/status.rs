@@ -50,7 +50,7 @@ impl StatusCommand {
             ("ready", status.ready, "due, waiting for credit"),
             ("in_flight", status.in_flight, "delivered, not settled"),
             ("parked", status.parked, "due, and nobody takes them"),
-            ("taken", status.taken, "at-most-once, sent or about to be"),
+            ("taken", status.taken, "at-most-once, sent or about to be; unconfirmed ones, too"),
             ("dead", status.dead, "dead letters"),
             ("keys", status.keys, "keys of live timers"),
             ("residue", status.residue, "left in the store without a timer"),

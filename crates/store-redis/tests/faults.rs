@@ -247,15 +247,21 @@ async fn at_the_memory_limit_everything_but_adding_goes_on() {
         owner.apply(trial.before.clone()).await;
     }
     server.call::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
-    let (trims, others): (Vec<_>, Vec<_>) = trials.iter().partition(|t| matches!(t.op, Op::Trim(_)));
-    for Trial { name, op, answer, .. } in others.iter().copied() {
-        let answered = owner.one(op.clone()).await;
+    let (adding, others): (Vec<_>, Vec<_>) = trials.iter().partition(|t| properties::adds(&t.op));
+    let refused = Answer::Refused(Refusal::OutOfMemory);
+    for Trial { name, op, .. } in &adding {
+        assert_eq!(owner.one(op.clone()).await, refused, "{name}");
+    }
+    server.call::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+    for Trial { name, op, answer, .. } in &adding {
+        assert_eq!(owner.one(op.clone()).await, *answer, "{name}, with memory again");
+    }
+    server.call::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+    let (trims, others): (Vec<_>, Vec<_>) = others.into_iter().partition(|t| matches!(t.op, Op::Trim(_)));
+    for Trial { name, op, answer, .. } in others {
         // That a timer was cancelled which is not there would have to be remembered.
-        if properties::adds(op) || *name == CANCEL_NOTHING {
-            assert_eq!(answered, Answer::Refused(Refusal::OutOfMemory), "{name}");
-        } else {
-            assert_eq!(answered, *answer, "{name}");
-        }
+        let expected = if *name == CANCEL_NOTHING { &refused } else { answer };
+        assert_eq!(owner.one(op.clone()).await, *expected, "{name}");
     }
     let claimed = now() + 5_000;
     let t = timer(now() + 60_000, 5);
@@ -263,16 +269,10 @@ async fn at_the_memory_limit_everything_but_adding_goes_on() {
     // are not disturbed.
     let batch = Batch { now: now(), claim: Some(claimed), ops: vec![schedule(&t), cancel(t.id)] };
     let answers = owner.lane.apply(batch).await.unwrap();
-    assert_eq!(answers[0], Answer::Refused(Refusal::OutOfMemory));
     // That it was cancelled would have to be remembered.
-    assert_eq!(answers[1], Answer::Refused(Refusal::OutOfMemory));
+    assert_eq!(answers[..2], [refused.clone(), refused]);
     assert_eq!(owner.store.owner(PARTITION).await.unwrap().claimed_until, claimed);
     assert!(!owner.load(now() + 99_999).await.is_empty(), "loads go on");
-    server.call::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
-    for Trial { name, op, answer, .. } in others.into_iter().filter(|t| properties::adds(&t.op)) {
-        assert_eq!(owner.one(op.clone()).await, *answer, "{name}, with memory again");
-    }
-    server.call::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
     for Trial { name, op, .. } in trims {
         let answered = owner.one(op.clone()).await;
         assert!(
