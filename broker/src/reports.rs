@@ -167,20 +167,16 @@ impl HealthReporter {
     /// end alone is told.
     fn bulks(&mut self, now: Time, bulks: &BTreeMap<BulkId, BulkFigure>) -> Vec<LogReport> {
         let looked = self.looked.replace(now);
-        let mut reports = Vec::new();
-        for (id, figure) in bulks {
-            let was_under_way = self.bulks.remove(id);
-            let is_new = match figure.ended {
-                _ if figure.under_way > 0 => !was_under_way,
-                ended => was_under_way || looked.is_some() && ended > looked,
-            };
-            if is_new {
-                reports.push(LogReport::Bulk { id: *id, figure: figure.clone() });
-            }
-        }
-        let under_way = bulks.iter().filter(|(_, figure)| figure.under_way > 0);
-        self.bulks = under_way.map(|(id, _)| *id).collect();
-        reports
+        let under_way = bulks.iter().filter(|(_, figure)| figure.under_way > 0).map(|(id, _)| *id);
+        let before = std::mem::replace(&mut self.bulks, under_way.collect());
+        let has_changed = |(id, figure): &(&BulkId, &BulkFigure)| match figure.ended {
+            _ if figure.under_way > 0 => !before.contains(id),
+            // Before the first look it was not this broker's.
+            ended => before.contains(id) || looked.is_some() && ended > looked,
+        };
+        let report =
+            |(id, figure): (&BulkId, &BulkFigure)| LogReport::Bulk { id: *id, figure: figure.clone() };
+        bulks.iter().filter(has_changed).map(report).collect()
     }
 
     /// Changes of partitions since the last look. `replayed`, `ended`: counts since the start.

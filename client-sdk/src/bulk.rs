@@ -5,16 +5,13 @@
 
 use std::collections::BTreeMap;
 
-use futures_util::stream::{self, StreamExt};
+use futures_util::StreamExt;
 use mtimer_protocol::ops::{self, BeginBulkReply};
 use mtimer_protocol::{BulkState, BulkView, Query, QueryAnswer};
 use mtimer_types::limits::MAX_BULK_FAILURES;
 use mtimer_types::{Bulk, BulkFailure, BulkId, PartitionId, Time};
 
 use crate::{BulkError, Client, RequestError};
-
-/// Partitions that are asked at the same time at most.
-const ASKED_AT_ONCE: usize = 32;
 
 /// Says how far a bulk job has come: the sums over all partitions.
 ///
@@ -186,8 +183,7 @@ impl Client {
     /// Asks every partition, and adds up what they tell of the jobs that are wanted, oldest first.
     async fn sums(&self, is_wanted: impl Fn(&BulkView) -> bool) -> Result<Vec<BulkProgress>, RequestError> {
         let partitions = self.info().partitions;
-        let asks = self.all_partitions().map(|partition| self.bulks_of_partition(partition));
-        let mut answers = stream::iter(asks).buffered(ASKED_AT_ONCE);
+        let mut answers = self.ask_partitions(|partition| self.bulks_of_partition(partition));
         let mut sums = BTreeMap::new();
         while let Some(views) = answers.next().await {
             for view in views?.into_iter().filter(&is_wanted) {
@@ -202,8 +198,8 @@ impl Client {
         Ok(all)
     }
 
-    async fn bulks_of_partition(&self, partition: PartitionId) -> Result<Vec<BulkView>, RequestError> {
-        match self.query(Query::Bulks { partition: partition.0 }).await? {
+    async fn bulks_of_partition(&self, partition: u16) -> Result<Vec<BulkView>, RequestError> {
+        match self.query(Query::Bulks { partition }).await? {
             QueryAnswer::Bulks(views) => Ok(views),
             _ => Err(RequestError::Mismatched),
         }

@@ -5,15 +5,12 @@
 
 use std::collections::BTreeMap;
 
-use futures_util::stream::{self, StreamExt};
+use futures_util::StreamExt;
 use mtimer_protocol::{CountsQuery, DestinationCounts, Query, QueryAnswer};
 use mtimer_types::{Destination, limits};
 
 use crate::answer::{DestinationFilter, Destinations};
 use crate::{Client, RequestError};
-
-/// Partitions that are asked at the same time at most.
-const ASKED_AT_ONCE: usize = 32;
 
 impl Client {
     /// Returns how many timers each destination has, and where they are: waiting, parked, dead and
@@ -48,11 +45,8 @@ impl Client {
     ) -> Result<Destinations, RequestError> {
         let DestinationFilter { group, app } = filter.into();
         let query = CountsQuery { partition: 0, group, app, after: None, limit: limits::MAX_PAGE };
-        let asks = (0..self.info().partitions).map(|partition| {
-            let query = CountsQuery { partition, ..query.clone() };
-            self.counts_of_partition(query)
-        });
-        let mut answers = stream::iter(asks).buffer_unordered(ASKED_AT_ONCE);
+        let mut answers = self
+            .ask_partitions(|partition| self.counts_of_partition(CountsQuery { partition, ..query.clone() }));
         let (mut rows, mut uncounted) = (BTreeMap::new(), 0u64);
         while let Some(partition) = answers.next().await {
             let partition = partition?;

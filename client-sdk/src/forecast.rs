@@ -4,15 +4,12 @@
 
 use std::collections::BTreeMap;
 
-use futures_util::stream::{self, StreamExt};
+use futures_util::StreamExt;
 use mtimer_protocol::{ForecastQuery, Query, QueryAnswer};
 use mtimer_types::{DueSpan, Time, TimerId};
 
 use crate::answer::{Forecast, ForecastRequest};
 use crate::{Client, RequestError};
-
-/// Partitions that are asked at the same time at most.
-const ASKED_AT_ONCE: usize = 32;
 
 /// Timers by the beginning and the end of their span.
 type Sums = BTreeMap<(Time, Time), u64>;
@@ -48,11 +45,9 @@ impl Client {
         let from = (Time::ZERO, TimerId::from_u128(0));
         let (group, app) = (filter.group, filter.app);
         let query = ForecastQuery { partition: 0, group, app, from, until, step_ms };
-        let asks = (0..self.info().partitions).map(|partition| {
-            let query = ForecastQuery { partition, ..query.clone() };
-            self.forecast_of_partition(query)
+        let mut answers = self.ask_partitions(|partition| {
+            self.forecast_of_partition(ForecastQuery { partition, ..query.clone() })
         });
-        let mut answers = stream::iter(asks).buffer_unordered(ASKED_AT_ONCE);
         let (mut sums, mut uncounted) = (Sums::new(), 0u64);
         while let Some(partition) = answers.next().await {
             let (spans, more) = partition?;

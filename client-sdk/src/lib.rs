@@ -157,6 +157,7 @@ mod link;
 mod list;
 mod listing;
 mod machine;
+mod partitions;
 mod probe;
 mod register;
 mod schedule;

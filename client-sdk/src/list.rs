@@ -15,10 +15,9 @@ use mtimer_types::{Destination, Filter, Time, TimerId};
 pub use self::cursor::{ListCursor, ParseCursorError};
 use self::merge::{Merge, position};
 use crate::listing::{Listing, ListingOf};
+use crate::partitions::ASKED_AT_ONCE;
 use crate::{Client, ListedTimer, RequestError, When};
 
-/// Partitions that are asked at the same time at most.
-const ASKED_AT_ONCE: usize = 32;
 /// Rows that are wanted unless [`TimerList::page`] says otherwise.
 const DEFAULT_PAGE: u32 = 1_000;
 /// Rows that a partition is asked for at least. Fewer save hardly anything.

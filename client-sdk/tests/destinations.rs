@@ -4,10 +4,10 @@
 
 mod fake;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Duration;
 
-use fake::{Broker, Cluster, Peer, dest};
+use fake::{Asked, Broker, Cluster, Peer, dest};
 use mtimer_client::{
     Destination, DestinationCounts, DestinationFilter, Destinations, ErrorCode, RequestError, Time, limits,
 };
@@ -55,22 +55,13 @@ fn page(query: &CountsQuery) -> QueryAnswer {
 }
 
 /// Answers all questions about counts; returns those that it was asked.
-fn serve(mut peer: Peer, answer: impl Fn(&CountsQuery) -> QueryAnswer + Send + 'static) -> Asked {
-    let asked = Asked::default();
-    let told = Arc::clone(&asked);
-    tokio::spawn(async move {
-        while let Some(message) = peer.next().await {
-            if let ClientMessage::Query { corr, query: Query::Counts(query) } = message {
-                let answer = answer(&query);
-                told.lock().unwrap().push(query);
-                peer.send(ServerMessage::Answer { corr, answer }).await;
-            }
-        }
-    });
-    asked
+fn serve(peer: Peer, answer: impl Fn(&CountsQuery) -> QueryAnswer + Send + 'static) -> Asked<CountsQuery> {
+    let pick = |query| match query {
+        Query::Counts(query) => Some(query),
+        _ => None,
+    };
+    fake::serve(peer, pick, answer)
 }
-
-type Asked = Arc<Mutex<Vec<CountsQuery>>>;
 
 /// The next message, which must be a question about counts.
 async fn asked(peer: &mut Peer) -> (u64, CountsQuery) {

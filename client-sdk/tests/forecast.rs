@@ -4,18 +4,15 @@
 
 mod fake;
 
-use std::sync::{Arc, Mutex};
-
-use fake::{Broker, Cluster, Peer};
+use fake::{Asked, Broker, Cluster, Peer};
 use mtimer_client::{DestinationFilter, DueSpan, ErrorCode, Forecast, ForecastRequest, RequestError, Time};
-use mtimer_protocol::{ClientMessage, ForecastQuery, Query, QueryAnswer, ServerMessage};
+use mtimer_protocol::{ForecastQuery, Query, QueryAnswer};
 use mtimer_types::TimerId;
 
 /// Of the fake brokers' cluster.
 const PARTITIONS: u64 = 8;
 
 type Position = (Time, TimerId);
-type Asked = Arc<Mutex<Vec<ForecastQuery>>>;
 
 fn span(begin: u64, ms: u64, timers: u64) -> DueSpan {
     DueSpan { begin: Time::from_ms(begin), end: Time::from_ms(begin + ms), timers }
@@ -44,19 +41,15 @@ fn request() -> ForecastRequest {
 }
 
 /// Answers all questions about a forecast; returns those that it was asked.
-fn serve(mut peer: Peer, answer: impl Fn(&ForecastQuery) -> QueryAnswer + Send + 'static) -> Asked {
-    let asked = Asked::default();
-    let told = Arc::clone(&asked);
-    tokio::spawn(async move {
-        while let Some(message) = peer.next().await {
-            if let ClientMessage::Query { corr, query: Query::Forecast(query) } = message {
-                let answer = answer(&query);
-                told.lock().unwrap().push(query);
-                peer.send(ServerMessage::Answer { corr, answer }).await;
-            }
-        }
-    });
-    asked
+fn serve(
+    peer: Peer,
+    answer: impl Fn(&ForecastQuery) -> QueryAnswer + Send + 'static,
+) -> Asked<ForecastQuery> {
+    let pick = |query| match query {
+        Query::Forecast(query) => Some(query),
+        _ => None,
+    };
+    fake::serve(peer, pick, answer)
 }
 
 #[tokio::test(start_paused = true)]

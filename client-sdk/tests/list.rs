@@ -4,10 +4,10 @@
 
 mod fake;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Duration;
 
-use fake::{Broker, Cluster, Peer, START, dest, id_in};
+use fake::{Asked, Broker, Cluster, Peer, START, dest, id_in};
 use mtimer_client::{
     Client, ErrorCode, Filter, ListCursor, ListedTimer, PartitionId, RequestError, Time, Timer, TimerId,
     TimerList, TimerState, TimerView,
@@ -68,22 +68,13 @@ fn nothing(next: Option<(Time, TimerId)>) -> QueryAnswer {
 }
 
 /// Answers all questions about pending timers; returns those that it was asked.
-fn serve(mut peer: Peer, answer: impl Fn(&PendingQuery) -> QueryAnswer + Send + 'static) -> Asked {
-    let asked = Asked::default();
-    let told = Arc::clone(&asked);
-    tokio::spawn(async move {
-        while let Some(message) = peer.next().await {
-            if let ClientMessage::Query { corr, query: Query::Pending(query) } = message {
-                let answer = answer(&query);
-                told.lock().unwrap().push(*query);
-                peer.send(ServerMessage::Answer { corr, answer }).await;
-            }
-        }
-    });
-    asked
+fn serve(peer: Peer, answer: impl Fn(&PendingQuery) -> QueryAnswer + Send + 'static) -> Asked<PendingQuery> {
+    let pick = |query| match query {
+        Query::Pending(query) => Some(*query),
+        _ => None,
+    };
+    fake::serve(peer, pick, answer)
 }
-
-type Asked = Arc<Mutex<Vec<PendingQuery>>>;
 
 async fn rest(mut list: TimerList) -> Vec<ListedTimer> {
     let mut rows = Vec::new();
@@ -95,7 +86,7 @@ async fn rest(mut list: TimerList) -> Vec<ListedTimer> {
 }
 
 /// One broker that owns everything, with these timers.
-async fn served(all: Vec<ListedTimer>) -> (Broker, Client, Asked) {
+async fn served(all: Vec<ListedTimer>) -> (Broker, Client, Asked<PendingQuery>) {
     let broker = Broker::start().await;
     let (client, peer) = broker.connect().await;
     let asked = serve(peer, move |query| page(&all, query));

@@ -138,15 +138,15 @@ metrics! {
         when "somebody undoes timers: `mtimer bulk list` names the jobs";
     Counter BULK_TIMERS = "mtimer_bulk_timers_total" in "timers" by ["outcome"],
         "Timers that bulk jobs have met, by outcome; about",
-        doc "timers that bulk jobs have met: `done`, `not_done` (it could not act on them), `refused` \
-            (the store would not take it, or could not confirm it: tried again). About: `mtimer bulk \
-            show` is exact",
+        doc "timers that bulk jobs have met: `done`, `not_done` (it could not act on them), \
+            `refused` (the store would not take it, or could not confirm it: tried again). About: \
+            `mtimer bulk show` is exact",
         when "`refused` grows: a full store, or too few replicas, hold a bulk job up";
 
     Gauge STORED_TIMERS = "mtimer_stored_timers" in "timers" by ["state"],
         "Timers of the owned partitions in the store, by state",
-        doc "timers in the store: `pending`, `retrying`, `parked`, `taken` (at-most-once timers that were \
-            sent or are about to be, unconfirmed ones included), `dead`",
+        doc "timers in the store: `pending`, `retrying`, `parked`, `taken` (at-most-once timers that \
+            were sent or are about to be, unconfirmed ones included), `dead`",
         when "for capacity";
     Gauge STORED_KEYS = "mtimer_stored_keys" in "keys",
         "Application keys of live timers in the store",

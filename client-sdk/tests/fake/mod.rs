@@ -455,3 +455,28 @@ pub fn id_in(partition: u16, n: u64) -> TimerId {
 pub fn delivery_in(partition: u16, n: u64) -> Delivery {
     Delivery { id: id_in(partition, n), ..delivery(n) }
 }
+
+/// What a broker was asked.
+pub type Asked<T> = Arc<Mutex<Vec<T>>>;
+
+/// Answers all questions of a kind, which `pick` takes out; returns those that it was asked.
+pub fn serve<T: Send + 'static>(
+    mut peer: Peer,
+    pick: fn(Query) -> Option<T>,
+    answer: impl Fn(&T) -> QueryAnswer + Send + 'static,
+) -> Asked<T> {
+    let asked = Asked::default();
+    let told = Arc::clone(&asked);
+    tokio::spawn(async move {
+        while let Some(message) = peer.next().await {
+            if let ClientMessage::Query { corr, query } = message
+                && let Some(query) = pick(query)
+            {
+                let answer = answer(&query);
+                told.lock().unwrap().push(query);
+                peer.send(ServerMessage::Answer { corr, answer }).await;
+            }
+        }
+    });
+    asked
+}

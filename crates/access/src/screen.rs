@@ -144,6 +144,35 @@ mod tests {
     }
 
     #[test]
+    fn parked_and_taken_timers_of_other_destinations_are_left_out() {
+        let other = Destination::new("bank", "pay").unwrap();
+        let screened = |pattern: &str| {
+            let rows = [row(other.clone(), 0), row(dest(), 1)].map(|row| row.view).into();
+            let mut answer = QueryAnswer::Timers { rows, next: Some((9, 300)) };
+            screen(&reader(pattern), &mut answer);
+            let QueryAnswer::Timers { rows, next: Some((9, 300)) } = answer else { panic!("{answer:?}") };
+            rows.into_iter().map(|row| row.timer.id).collect::<Vec<_>>()
+        };
+        assert_eq!(screened("*"), [at(0).1, at(1).1]);
+        assert_eq!(screened("orders/*"), [at(1).1]);
+        assert_eq!(screened("shop/*"), []);
+    }
+
+    #[test]
+    fn the_end_of_a_forecasts_page_tells_no_id() {
+        let next = |pattern: &str| {
+            let mut answer = QueryAnswer::Forecast { spans: vec![], next: Some(at(7)), uncounted: 0 };
+            screen(&reader(pattern), &mut answer);
+            let QueryAnswer::Forecast { next, .. } = answer else { panic!("{answer:?}") };
+            next.unwrap()
+        };
+        assert_eq!(next("*"), at(7));
+        let told = next("orders/*");
+        assert_eq!((told.0, told.1.as_u128() % (1 << SECRET_BITS)), (at(7).0, 0));
+        assert!(told <= at(7), "nothing is missed");
+    }
+
+    #[test]
     fn bulk_jobs_are_told_only_to_those_who_may_read_all_that_they_are_about() {
         let name = |name: &str| Some(name.to_owned());
         let filters = [

@@ -1,25 +1,26 @@
-//! `mtimer list`: the timers that wait, in the order in which they fire, or those that do not.
+//! `mtimer list`: the timers that wait, in the order in which they fire, and those that do not.
 
 use clap::{Args, ValueEnum};
-use mtimer_client::{Client, ListCursor, ListedTimer, TimerList};
+use mtimer_client::{Client, ListCursor, ListedTimer, Time, TimerList};
 use serde_json::{Map, Value};
 
 use super::args::{ClientArgs, DEFAULT_BROKER};
+use super::aside::{AsideRow, AsideRows, AsideState};
 use super::exit::Failure;
 use super::filter::{FilterArgs, PendingArgs};
-use super::list_aside::{AsideRows, ListedState, PAYLOAD_SHOWN};
 use super::output::{Output, TextTable, counted, note, plain, shell_quoted};
-use super::{list_aside, moment, view};
+use super::{moment, view};
 
 /// Lists the timers that wait, in the order in which they fire
 ///
 /// Shows timers that wait for their due time or for a retry, or are being delivered (in-flight).
 /// All conditions must hold. With --state others are shown, one state after the other: in each
-/// partition in the order in which they were parked, taken, given up, or died.
+/// partition in the order in which they were parked, taken, given up, or died. Their --from and
+/// --until are about when they died or were given up, or were due if they are parked or taken.
 ///
 /// If there are more timers than --limit, the end of the output says how to go on. --cursor is a
 /// position in the order of timers: it does not expire, and is valid also after a broker was lost.
-/// With --json every row has a "cursor", which goes on behind that row.
+/// With --json every row of a timer that waits has a "cursor", which goes on behind that row.
 ///
 /// A timer that keeps its fire time meanwhile is listed exactly once. One that is rescheduled or
 /// retried meanwhile may be missing, or be listed twice.
@@ -49,8 +50,38 @@ pub(crate) struct ListCommand {
     client: ClientArgs,
 }
 
+/// Where timers are.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, ValueEnum)]
+enum ListedState {
+    /// Wait for their due time or a retry, or are being delivered
+    Waiting,
+    /// Due, and nobody takes them
+    Parked,
+    /// Are being delivered at most once
+    Taken,
+    /// Were sent at most once, and never confirmed
+    Unconfirmed,
+    /// Dead letters
+    Dead,
+}
+
+impl ListedState {
+    /// `None`: it waits.
+    const fn aside(self) -> Option<AsideState> {
+        match self {
+            Self::Waiting => None,
+            Self::Parked => Some(AsideState::Parked),
+            Self::Taken => Some(AsideState::Taken),
+            Self::Unconfirmed => Some(AsideState::Unconfirmed),
+            Self::Dead => Some(AsideState::Dead),
+        }
+    }
+}
+
 /// Rows of a table that are lined up together.
 const TABLE_ROWS: u64 = 500;
+/// Characters of a payload or an error in a table.
+const TEXT_SHOWN: usize = 60;
 
 impl ListCommand {
     pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
@@ -60,16 +91,10 @@ impl ListCommand {
 
     /// Refuses conditions that only timers that wait can meet.
     fn check(&self) -> Result<(), Failure> {
-        let PendingArgs { from, until, retrying, first } = &self.pending;
-        let given = [
-            ("--from", from.is_some()),
-            ("--until", until.is_some()),
-            ("--retrying", *retrying),
-            ("--first", *first),
-            ("--cursor", self.cursor.is_some()),
-        ];
-        let others = out_of_waiting(&self.state);
-        match given.iter().find(|(_, is_given)| *is_given && !others.is_empty()) {
+        let PendingArgs { retrying, first, .. } = &self.pending;
+        let given = [("--retrying", *retrying), ("--first", *first), ("--cursor", self.cursor.is_some())];
+        let have_others = self.state.iter().any(|state| state.aside().is_some());
+        match given.iter().find(|(_, is_given)| *is_given && have_others) {
             Some((flag, _)) => Err(Failure::usage(format!(
                 "{flag} is about timers that wait: leave it out, or leave out --state"
             ))),
@@ -78,21 +103,19 @@ impl ListCommand {
     }
 
     async fn show_all(&self, client: &Client, out: Output) -> Result<(), Failure> {
-        let mut left = self.limit;
-        if self.state.contains(&ListedState::Waiting) {
-            left -= self.show(client, out).await?;
-            if left == 0 && self.state.len() > 1 {
-                note("the other states are not shown: raise --limit");
-                return Ok(());
-            }
-        }
-        let mut states = out_of_waiting(&self.state);
+        let mut states = self.state.clone();
         states.sort_unstable();
         states.dedup();
+        let mut left = self.limit;
         for state in states {
-            if let Some(rows) = AsideRows::of(client, state, self.filter.filter()).await? {
-                left -= self.show_aside(rows, state, left, out).await?;
+            if left == 0 {
+                note("the other states are not shown: raise --limit");
+                break;
             }
+            left -= match state.aside() {
+                None => self.show(client, out).await?,
+                Some(state) => self.show_aside(client, state, left, out).await?,
+            };
         }
         Ok(())
     }
@@ -124,36 +147,71 @@ impl ListCommand {
     /// Shows at most so many timers of a state, and returns how many these are.
     async fn show_aside(
         &self,
-        mut rows: AsideRows,
-        state: ListedState,
+        client: &Client,
+        state: AsideState,
         limit: u64,
         out: Output,
     ) -> Result<u64, Failure> {
-        let (mut shown, mut table) = (0, list_aside::new_table(self.payloads));
+        let PendingArgs { from, until, .. } = self.pending;
+        let since = from.unwrap_or(Time::ZERO)..=until.unwrap_or(Time::MAX);
+        let mut rows = AsideRows::of(client, state, self.filter.filter(), since).await?;
+        let (mut shown, mut table) = (0, self.aside_table());
         while shown < limit {
             let Some(row) = rows.next().await? else { break };
             shown += 1;
             if out.json {
-                out.object(&row.object(self.payloads))?;
+                out.object(&self.aside_object(&row))?;
                 continue;
             }
-            list_aside::add_row(&mut table, &row, self.payloads);
+            table.row(self.aside_cells(state, &row));
             if shown.is_multiple_of(TABLE_ROWS) {
-                let full = std::mem::replace(&mut table, list_aside::new_table(self.payloads));
+                let full = std::mem::replace(&mut table, self.aside_table());
                 full.lines().try_for_each(|line| out.text(&line))?;
             }
         }
         if !out.json && !shown.is_multiple_of(TABLE_ROWS) {
             table.lines().try_for_each(|line| out.text(&line))?;
         }
-        let name = state.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
-        let shown_text = counted(shown, &format!("{name} timer"));
+        let timers = counted(shown, &format!("{} timer", state.name()));
         if shown == limit && rows.next().await?.is_some() {
-            note(&format!("{shown_text}, and there are more: raise --limit, or narrow it down"));
+            note(&format!("{timers}, and there are more: raise --limit, or narrow it down"));
         } else if !out.json {
-            note(&shown_text);
+            note(&timers);
         }
         Ok(shown)
+    }
+
+    fn aside_object(&self, row: &AsideRow) -> Map<String, Value> {
+        let mut object = row.object();
+        if !self.payloads {
+            object.remove("payload");
+            object.remove("payload_base64");
+        }
+        object.insert("payload_bytes".to_owned(), row.timer().payload.len().into());
+        object
+    }
+
+    fn aside_table(&self) -> TextTable<7> {
+        let last = if self.payloads { "payload" } else { "last error" };
+        TextTable::new(["since", "id", "destination", "key", "state", "attempts", last])
+    }
+
+    fn aside_cells(&self, state: AsideState, row: &AsideRow) -> [String; 7] {
+        let timer = row.timer();
+        let (attempts, error) = row.history();
+        let last = match self.payloads {
+            true => view::payload_shown(&timer.payload, TEXT_SHOWN),
+            false => plain(error, TEXT_SHOWN),
+        };
+        [
+            moment::shown(row.since()),
+            timer.id.to_string(),
+            plain(&timer.dest.to_string(), 40),
+            timer.key.as_ref().map(|key| plain(key.as_str(), 30)).unwrap_or_default(),
+            state.name().to_owned(),
+            attempts.to_string(),
+            last,
+        ]
     }
 
     async fn objects(&self, timers: &mut TimerList, out: Output) -> Result<u64, Failure> {
@@ -209,7 +267,7 @@ impl ListCommand {
         let timer = &row.view.timer;
         let key = timer.key.as_ref().map(|key| plain(key.as_str(), 30)).unwrap_or_default();
         let last = match self.payloads {
-            true => view::payload_shown(&timer.payload, PAYLOAD_SHOWN),
+            true => view::payload_shown(&timer.payload, TEXT_SHOWN),
             false => row.payload_bytes.to_string(),
         };
         [
@@ -258,15 +316,9 @@ impl ListCommand {
     }
 }
 
-/// The states that are asked for, but for that of timers that wait.
-fn out_of_waiting(states: &[ListedState]) -> Vec<ListedState> {
-    states.iter().copied().filter(|state| *state != ListedState::Waiting).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use clap::Parser;
-    use mtimer_client::Time;
 
     use super::*;
 

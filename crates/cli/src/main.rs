@@ -7,6 +7,7 @@
 //! Not in here: brokers and clients themselves (the broker's library, the client SDK).
 
 mod args;
+mod aside;
 mod bench;
 mod broker;
 mod bulk;
@@ -27,7 +28,6 @@ mod filter;
 mod flags;
 mod forecast;
 mod list;
-mod list_aside;
 mod listen;
 mod load;
 mod local;

@@ -124,6 +124,7 @@ pub(crate) fn unconfirmed_object(row: &UnconfirmedRow) -> Map<String, Value> {
     put("reason", "unconfirmed".into());
     put("attempts", 1.into());
     put("epoch", json!(row.epoch));
+    put_time(&mut object, "unconfirmed", Some(row.since));
     object
 }
 

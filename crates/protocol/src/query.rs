@@ -333,6 +333,8 @@ pub struct UnconfirmedRow {
     pub timer: Timer,
     /// Claimed by this owner.
     pub epoch: Epoch,
+    /// When it became unconfirmed.
+    pub since: Time,
 }
 
 /// A timer that waits for a delivery.
@@ -366,8 +368,9 @@ pub struct DestinationCounts {
     pub unconfirmed: u64,
     /// Dead letters.
     pub dead: u64,
-    /// When the oldest of its timers was due that waits or is parked, in any partition of the broker
-    /// that answers, as far as that knows without looking: `None` for a while after a takeover.
+    /// When the oldest of its timers was due that is parked in this partition, or waits for handlers
+    /// in any partition of this broker, as far as that knows without looking: `None` for a while
+    /// after a takeover.
     pub oldest_overdue: Option<Time>,
 }
 

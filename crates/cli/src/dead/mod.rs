@@ -9,11 +9,12 @@ use mtimer_client::{Client, TimerId, TimerState, TimerView};
 use serde_json::{Map, Value, json};
 
 use super::args::ClientArgs;
+use super::aside::AsideRow;
 use super::confirm::Yes;
 use super::exit::{Exit, Failure};
 use super::output::{Output, TextTable, counted, note, plain};
 use super::{moment, view};
-use rows::{Filter, RetainedRow, Rows};
+use rows::RetainedFilter;
 use work::{DeadAction, Which};
 
 /// Dead letters: list, inspect, deliver again, remove
@@ -123,15 +124,15 @@ const TABLE_ROWS: u64 = 500;
 impl ListArgs {
     async fn run(self, unconfirmed: bool, out: Output) -> Result<(), Failure> {
         let Self { group, app, limit, client } = self;
-        let filter = Filter { group, app, unconfirmed };
+        let filter = RetainedFilter { group, app, unconfirmed };
         client.looking(async |client| list_rows(client, filter, limit, out).await).await
     }
 }
 
-async fn list_rows(client: &Client, filter: Filter, limit: u64, out: Output) -> Result<(), Failure> {
+async fn list_rows(client: &Client, filter: RetainedFilter, limit: u64, out: Output) -> Result<(), Failure> {
     rights::to_read(client, &filter).await?;
     let unconfirmed = filter.unconfirmed;
-    let mut rows = Rows::new(client, filter);
+    let mut rows = filter.rows(client).await?;
     let (mut shown, mut table) = (0, new_table());
     while shown < limit {
         let Some(row) = rows.next().await? else { break };
@@ -159,24 +160,23 @@ fn new_table() -> TextTable<7> {
     TextTable::new(["id", "destination", "key", "since", "reason", "attempts", "last error"])
 }
 
-fn add_row(table: &mut TextTable<7>, row: &RetainedRow) {
-    let timer = match row {
-        RetainedRow::Dead(row) => &row.timer,
-        RetainedRow::Unconfirmed(row) => &row.timer,
+fn add_row(table: &mut TextTable<7>, row: &AsideRow) {
+    let timer = row.timer();
+    let reason = match row {
+        AsideRow::Dead(row) => json!(row.reason).as_str().unwrap_or_default().to_owned(),
+        AsideRow::Unconfirmed(_) => "unconfirmed".to_owned(),
+        AsideRow::Live(_) => String::new(),
     };
-    let name = plain(&timer.dest.to_string(), 40);
-    let key = timer.key.as_ref().map(|k| plain(k.as_str(), 30)).unwrap_or_default();
-    let (since, reason, attempts, error) = match row {
-        RetainedRow::Dead(row) => {
-            let reason = json!(row.reason).as_str().unwrap_or_default().to_owned();
-            let error = row.last_error.as_deref().unwrap_or_default();
-            (moment::shown(row.died), reason, row.attempts.to_string(), plain(error, 60))
-        }
-        RetainedRow::Unconfirmed(row) => {
-            (moment::shown(row.timer.due), "unconfirmed".to_owned(), "1".to_owned(), String::new())
-        }
-    };
-    table.row([timer.id.to_string(), name, key, since, reason, attempts, error]);
+    let (attempts, error) = row.history();
+    table.row([
+        timer.id.to_string(),
+        plain(&timer.dest.to_string(), 40),
+        timer.key.as_ref().map(|key| plain(key.as_str(), 30)).unwrap_or_default(),
+        moment::shown(row.since()),
+        reason,
+        attempts.to_string(),
+        plain(error, 60),
+    ]);
 }
 
 impl GetDead {
@@ -206,9 +206,9 @@ pub(crate) async fn row_of(
     };
     let (id, dest) = (found.timer.id, &found.timer.dest);
     let (group, app) = (Some(dest.group().to_owned()), Some(dest.app().to_owned()));
-    let mut rows = Rows::new(client, Filter { group, app, unconfirmed });
+    let mut rows = RetainedFilter { group, app, unconfirmed }.rows(client).await?;
     while let Some(row) = rows.next().await? {
-        if row.id() == id {
+        if row.timer().id == id {
             return Ok(Some(row.object()));
         }
     }

@@ -6,7 +6,7 @@
 
 use mtimer_client::{Client, ErrorCode, RequestError, Target, TimerId};
 
-use super::rows::Filter;
+use super::rows::RetainedFilter;
 use crate::args::{destination, key};
 use crate::exit::Failure;
 use crate::output::note;
@@ -24,7 +24,7 @@ pub(super) async fn to_operate(client: &Client) -> Result<(), Failure> {
 
 /// Says that rows may be missing, because the token may not read all destinations. If it may not
 /// read the one that is asked for this is an error.
-pub(super) async fn to_read(client: &Client, filter: &Filter) -> Result<(), Failure> {
+pub(super) async fn to_read(client: &Client, filter: &RetainedFilter) -> Result<(), Failure> {
     if let (Some(group), Some(app)) = (&filter.group, &filter.app) {
         let key = key("-").map_err(Failure::usage)?;
         return match client.get(Target::Key(destination(group, app)?, key)).await {

@@ -1,13 +1,12 @@
-//! The two listings of dead and unconfirmed timers, as one.
+//! Which dead or unconfirmed timers are meant.
 
 use clap::Args;
-use mtimer_client::{Client, DeadFilter, DeadRow, RequestError, TimerId, UnconfirmedRow};
-use serde_json::{Map, Value};
+use mtimer_client::{Client, Filter, RequestError, Time};
 
-use crate::view;
+use crate::aside::{AsideRows, AsideState};
 
 #[derive(Args, Clone, Debug)]
-pub(super) struct Filter {
+pub(super) struct RetainedFilter {
     /// Only of this group
     #[arg(long)]
     pub(super) group: Option<String>,
@@ -19,56 +18,11 @@ pub(super) struct Filter {
     pub(super) unconfirmed: bool,
 }
 
-/// A row of either listing.
-pub(super) enum RetainedRow {
-    Dead(Box<DeadRow>),
-    Unconfirmed(Box<UnconfirmedRow>),
-}
-
-impl RetainedRow {
-    pub(super) fn id(&self) -> TimerId {
-        match self {
-            Self::Dead(row) => row.timer.id,
-            Self::Unconfirmed(row) => row.timer.id,
-        }
-    }
-
-    pub(super) fn object(&self) -> Map<String, Value> {
-        match self {
-            Self::Dead(row) => view::dead_object(row),
-            Self::Unconfirmed(row) => view::unconfirmed_object(row),
-        }
-    }
-}
-
-/// The rows that pass a filter.
-pub(super) enum Rows {
-    Dead(mtimer_client::Listing<DeadRow>),
-    Unconfirmed(mtimer_client::Listing<UnconfirmedRow>, Filter),
-}
-
-impl Rows {
-    pub(super) fn new(client: &Client, filter: Filter) -> Self {
-        if filter.unconfirmed {
-            return Self::Unconfirmed(client.unconfirmed(), filter);
-        }
-        Self::Dead(client.dead(DeadFilter { group: filter.group, app: filter.app }))
-    }
-
-    pub(super) async fn next(&mut self) -> Result<Option<RetainedRow>, RequestError> {
-        match self {
-            Self::Dead(rows) => Ok(rows.next().await?.map(|row| RetainedRow::Dead(Box::new(row)))),
-            Self::Unconfirmed(rows, filter) => {
-                while let Some(row) = rows.next().await? {
-                    let dest = &row.timer.dest;
-                    let passes = filter.group.as_deref().is_none_or(|g| g == dest.group())
-                        && filter.app.as_deref().is_none_or(|a| a == dest.app());
-                    if passes {
-                        return Ok(Some(RetainedRow::Unconfirmed(Box::new(row))));
-                    }
-                }
-                Ok(None)
-            }
-        }
+impl RetainedFilter {
+    /// The rows that pass it.
+    pub(super) async fn rows(&self, client: &Client) -> Result<AsideRows, RequestError> {
+        let state = if self.unconfirmed { AsideState::Unconfirmed } else { AsideState::Dead };
+        let filter = Filter { group: self.group.clone(), app: self.app.clone(), ..Filter::default() };
+        AsideRows::of(client, state, filter, Time::ZERO..=Time::MAX).await
     }
 }

@@ -6,8 +6,9 @@ use mtimer_client::{Client, Replayed, RequestError, Time, TimerId};
 use serde_json::{Map, json};
 
 use super::rights;
-use super::rows::{Filter, RetainedRow, Rows};
+use super::rows::RetainedFilter;
 use crate::args::ClientArgs;
+use crate::aside::AsideRow;
 use crate::exit::{self, Exit, Failure};
 use crate::output::{Output, counted, grouped, note};
 use crate::progress;
@@ -19,7 +20,7 @@ pub(super) struct Which {
     #[arg(conflicts_with_all = ["group", "app", "all"])]
     ids: Vec<TimerId>,
     #[command(flatten)]
-    filter: Filter,
+    filter: RetainedFilter,
     /// All of them
     #[arg(long)]
     all: bool,
@@ -92,7 +93,7 @@ impl Which {
     /// Which ones it is about, for a question; `None`: nothing is named.
     pub(super) fn named(&self) -> Option<String> {
         let what = if self.filter.unconfirmed { "unconfirmed timer" } else { "dead letter" };
-        let Filter { group, app, .. } = &self.filter;
+        let RetainedFilter { group, app, .. } = &self.filter;
         Some(match (self.ids.len() as u64, group, app) {
             (0, None, None) if self.all => format!("all {what}s of the cluster"),
             (0, None, None) => return None,
@@ -139,14 +140,13 @@ impl Which {
         let bar: ProgressBar = progress::counter(work.done());
         // Timers that die from here on have been replayed already, or were not asked for.
         let began: Time = client.now();
-        let mut rows = Rows::new(client, self.filter.clone());
+        let mut rows = self.filter.rows(client).await?;
         let mut ids = Vec::new();
         while !stop.is_asked() {
             let row = rows.next().await?;
             let end = row.is_none();
-            ids.extend(
-                row.filter(|row| !matches!(row, RetainedRow::Dead(r) if r.died > began)).map(|row| row.id()),
-            );
+            let is_new = |row: &AsideRow| matches!(row, AsideRow::Dead(row) if row.died > began);
+            ids.extend(row.filter(|row| !is_new(row)).map(|row| row.timer().id));
             if ids.len() >= CHUNK || end {
                 self.chunk(client, work, std::mem::take(&mut ids), count, out).await?;
                 bar.set_position(count.matched);

@@ -206,11 +206,39 @@ fn timers_of_every_state_are_listed() {
     let text = dev.run(&["list", "--state", "parked,dead", "--limit", "2"]).ok();
     let lines: Vec<&str> = text.out.lines().collect();
     assert!(lines[0].starts_with("since ") && lines[1].contains(&parked[0]), "{}", text.out);
-    assert!(text.err.contains("2 parked timers") && text.err.contains("0 dead timers"), "{}", text.err);
-    assert!(text.err.contains("there are more"), "the dead one: {}", text.err);
+    assert!(text.err.contains("2 parked timers\nthe other states are not shown"), "{}", text.err);
+    let json = dev.run(&["list", "--state", "parked", "--limit", "1", "--json"]).ok();
+    assert!(json.err.contains("1 parked timer, and there are more"), "{}", json.err);
+    // Of dead ones the time of their death counts, of parked ones their due time.
+    let died = dev.list(&["--state", "dead"])[0]["died"].as_str().unwrap().to_owned();
+    assert_eq!(ids(&["--state", "dead", "--from", &died, "--until", &died]), all[3..]);
+    assert_eq!(ids(&["--state", "dead", "--until", "2020-01-31T12:00:00Z"]), []);
+    assert_eq!(ids(&["--state", "parked", "--from", "2100-01-31T12:00:00Z"]), []);
     let full = dev.run(&["list", "--state", "waiting,dead", "--limit", "1"]).ok();
     assert!(full.err.contains("the other states are not shown"), "{}", full.err);
     let refused = dev.run(&["list", "--state", "dead", "--retrying"]);
     assert!(refused.err.contains("--retrying is about timers that wait"), "{}", refused.err);
     assert_eq!(refused.code, 2);
+}
+
+#[test]
+fn what_is_delivered_at_most_once_is_listed_and_then_unconfirmed_since_its_broker_died() {
+    let mut dev = Dev::start();
+    let schedule = ["schedule", "--group", "g", "--app", "a", "--in", "0s", "--mode", "at-most-once"];
+    let id = dev.run(&schedule).ok().out.trim().to_owned();
+    let mut listener =
+        dev.start_client(&["listen", "--group", "g", "--app", "a", "--exec", "sleep 600", "--json"]);
+    assert!(listener.line().contains(&id));
+    let rows = |dev: &Dev, state: &str| dev.list(&["--state", state]);
+    let taken = rows(&dev, "taken");
+    assert_eq!((taken.len(), &taken[0]["id"], &taken[0]["state"]), (1, &json!(id), &json!("in-flight")));
+    drop(listener);
+    dev.crash();
+    let unconfirmed = wait_for("it is unconfirmed", || rows(&dev, "unconfirmed").pop());
+    assert_eq!(unconfirmed["id"], id.as_str());
+    let since = unconfirmed["unconfirmed_ms"].as_u64().unwrap();
+    assert!(since > unconfirmed["due_ms"].as_u64().unwrap(), "{unconfirmed}");
+    let until = (since - 1).to_string();
+    assert_eq!(dev.list(&["--state", "unconfirmed", "--until", &until]), Vec::<Value>::new());
+    assert_eq!(rows(&dev, "taken"), Vec::<Value>::new());
 }

@@ -86,7 +86,9 @@ impl Engine {
 
     fn applied(&mut self, now: Now, at: PartitionId, pending: Pending, answer: Answer) {
         match (pending, answer) {
-            (Pending::Own(Own::BulkAct(acting)), Answer::Refused(why)) => self.bulk_refused(at, acting, &why),
+            (Pending::Own(Own::BulkAct(acting)), Answer::Refused(why)) => {
+                self.bulk_refused(now, at, acting, &why);
+            }
             (Pending::Own(Own::BulkAdvance { kind, .. }), Answer::Refused(_)) => {
                 if let Some(p) = self.partition(at) {
                     p.bulk.not_advanced(kind, now.mono_ms);

@@ -180,7 +180,7 @@ impl Engine {
     }
 
     /// The store would not take an act, or could not say that it is safe.
-    pub(super) fn bulk_refused(&mut self, at: PartitionId, acting: BulkActing, why: &Refusal) {
+    pub(super) fn bulk_refused(&mut self, now: Now, at: PartitionId, acting: BulkActing, why: &Refusal) {
         let BulkActing { number, id, kind, is_held, .. } = acting;
         self.count(Counter::BulkRefused, 1);
         let Some(p) = self.partition(at) else { return };
@@ -188,7 +188,7 @@ impl Engine {
             Refusal::OutOfMemory | Refusal::DiskFull { .. } | Refusal::MayEvict => true,
             Refusal::ReadOnly | Refusal::NotReplicated => false,
         };
-        p.bulk.refused(kind, is_undone.then_some(id));
+        p.bulk.refused(kind, is_undone.then_some(id), now.mono_ms);
         match p.table.get_mut(id) {
             _ if is_undone => {}
             // It may have been done all the same, and the timer be due before the next load.

@@ -81,8 +81,8 @@ struct Worker {
     reads_at: u64,
     /// When the rate allows the next portion, monotonic ms.
     acts_at: u64,
-    /// The store was too full for the last act.
-    is_full: bool,
+    /// When a store that was too full for an act is tried again, monotonic ms; 0: it was not.
+    full_until: u64,
 }
 
 #[derive(Debug, Default)]
@@ -195,13 +195,12 @@ impl BulkWork {
                 }
                 Stage::Acts(acting) => {
                     let rate = u64::from(job.bulk.rate);
-                    let most = if worker.is_full { 1 } else { portion(rate, partitions) };
+                    let most = if worker.full_until > 0 { 1 } else { portion(rate, partitions) };
                     let portion = most.min(acting.waiting.len());
                     acting.out = portion;
                     let ids = acting.waiting.drain(..portion).collect();
                     let pause = (portion as u64 * 1_000 * u64::from(partitions)).checked_div(rate);
-                    let least = if worker.is_full { FULL_MS } else { 0 };
-                    worker.acts_at = mono_ms + pause.unwrap_or(0).max(least);
+                    worker.acts_at = mono_ms + pause.unwrap_or(0);
                     let adds = job.bulk.action.adds();
                     return Some(BulkStep::Act { number: job.number, adds, ids });
                 }
@@ -244,9 +243,7 @@ impl BulkWork {
     /// The store has carried out an act.
     pub(super) fn acted(&mut self, kind: BulkKind) {
         let worker = self.worker_mut(kind);
-        if std::mem::take(&mut worker.is_full) {
-            worker.acts_at = 0;
-        }
+        worker.full_until = 0;
         if let Stage::Acts(acting) = &mut worker.stage {
             acting.out = acting.out.saturating_sub(1);
         }
@@ -254,14 +251,14 @@ impl BulkWork {
 
     /// The store would not take an act. `undone`: it was too full to act on this timer; else it may
     /// have been done all the same.
-    pub(super) fn refused(&mut self, kind: BulkKind, undone: Option<TimerId>) {
+    pub(super) fn refused(&mut self, kind: BulkKind, undone: Option<TimerId>, mono_ms: u64) {
         let worker = self.worker_mut(kind);
         if let Stage::Acts(acting) = &mut worker.stage {
             acting.out = acting.out.saturating_sub(1);
             match undone {
                 Some(id) => {
                     acting.waiting.push_front(id);
-                    worker.is_full = true;
+                    worker.full_until = mono_ms + FULL_MS;
                 }
                 None => acting.is_refused = true,
             }
@@ -335,7 +332,9 @@ impl Worker {
     fn ready_at(&self) -> u64 {
         match &self.stage {
             Stage::Reads => self.reads_at,
-            Stage::Acts(acting) if !acting.is_refused && !acting.waiting.is_empty() => self.acts_at,
+            Stage::Acts(acting) if !acting.is_refused && !acting.waiting.is_empty() => {
+                self.acts_at.max(self.full_until)
+            }
             Stage::Reading | Stage::Advancing | Stage::Acts(_) => 0,
         }
     }

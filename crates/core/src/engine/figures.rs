@@ -89,19 +89,17 @@ impl Engine {
             in_flight: self.roster.outstanding(ix) as u64,
             sessions: self.roster.members(ix) as u64,
             failures: dest.failures(),
-            oldest: self.oldest(ix),
+            oldest: [self.first_ready(ix), dest.parks.oldest()].into_iter().flatten().min(),
         }
     }
 
-    /// When the oldest timer of a destination was due that waits for credit or is parked.
-    pub(super) fn oldest(&self, ix: DestIx) -> Option<Time> {
-        let dest = self.roster.dest(ix);
-        let first_ready = dest.ready.iter().find_map(|id| {
+    /// When the first timer of a destination was due that waits for credit.
+    pub(super) fn first_ready(&self, ix: DestIx) -> Option<Time> {
+        self.roster.dest(ix).ready.iter().find_map(|id| {
             let p = self.partitions.get(id.partition())?;
             let entry = p.table.get(id)?;
             entry.state.is_ready().then_some(entry.record.late_from())
-        });
-        [first_ready, dest.parks.oldest()].into_iter().flatten().min()
+        })
     }
 
     /// Adds the due timers that wait for a claim. `all` is in the order of its numbers.

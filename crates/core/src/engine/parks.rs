@@ -79,6 +79,11 @@ impl Parks {
         self.by_partition.values().filter_map(|park| park.oldest).min()
     }
 
+    /// The same of one partition.
+    pub(super) fn oldest_in(&self, at: PartitionId) -> Option<Time> {
+        self.by_partition.get(&at)?.oldest
+    }
+
     /// Notes that a timer was parked.
     pub(super) fn add(&mut self, at: PartitionId, record: &Record) {
         let park = self.by_partition.entry(at).or_default();

@@ -199,8 +199,11 @@ impl Engine {
             }
             (QueryPart::One { session, corr }, CallAnswer::List(ListPage::Unconfirmed(page))) => {
                 let next = self.next_page(at, page.next);
-                let rows = page.rows.into_iter();
-                let rows = rows.map(|r| UnconfirmedRow { timer: (*r.record.timer).clone(), epoch: r.epoch });
+                let rows = page.rows.into_iter().map(|r| UnconfirmedRow {
+                    timer: (*r.record.timer).clone(),
+                    epoch: r.epoch,
+                    since: r.since,
+                });
                 let answer = QueryAnswer::Unconfirmed { rows: rows.collect(), next };
                 self.answer(session, corr, answer);
             }
@@ -263,7 +266,8 @@ impl Engine {
         let Counts { pending, retrying, parked, taken, unconfirmed, dead } = counts;
         let ix = self.roster.find_dest(&dest);
         let in_flight = ix.map_or(0, |ix| self.flights.of(at, ix));
-        let oldest_overdue = ix.and_then(|ix| self.oldest(ix));
+        let oldest = ix.map(|ix| [self.first_ready(ix), self.roster.dest(ix).parks.oldest_in(at)]);
+        let oldest_overdue = oldest.into_iter().flatten().flatten().min();
         DestinationCounts {
             dest,
             pending,

@@ -294,7 +294,8 @@ fn answers() -> Vec<(&'static str, ServerMessage)> {
         last_error: Some("no".into()),
         died: time(700_000),
     };
-    let unconfirmed = UnconfirmedRow { timer: full_timer(), epoch: Epoch(1_700_000_000_123) };
+    let unconfirmed =
+        UnconfirmedRow { timer: full_timer(), epoch: Epoch(1_700_000_000_123), since: time(6_000) };
     let status = Status {
         sessions: 1,
         loaded: 2,

@@ -152,8 +152,9 @@ async fn work(owner: &mut Owner, calls: &mut mpsc::UnboundedReceiver<OwnerCall>)
         owner.trimmer.secure_acquisition().await?;
     }
     let (log, counting) = (owner.writer.log().clone(), owner.counting.clone());
-    // Gives the turn to count back after a rest, whatever the lane does then; at its end at once.
-    let mut _resting: Option<AbortOnDropHandle<()>> = None;
+    // The task that gives the turn to count back after a rest, whatever the lane does meanwhile. At
+    // the lane's end it ends, too, and the turn is back at once.
+    let mut resting = None;
     loop {
         tokio::select! {
             biased;
@@ -170,11 +171,10 @@ async fn work(owner: &mut Owner, calls: &mut mpsc::UnboundedReceiver<OwnerCall>)
                 let begun = Instant::now();
                 owner.count_some().await?;
                 let rest = begun.elapsed() * COUNTING_RESTS;
-                let resting = tokio::spawn(async move {
+                drop(resting.replace(AbortOnDropHandle::new(tokio::spawn(async move {
                     sleep(rest).await;
                     drop(turn);
-                });
-                _resting = Some(AbortOnDropHandle::new(resting));
+                }))));
             }
         }
     }

@@ -1,5 +1,6 @@
 //! How many pending timers fire when: a forecast has each timer in one span, in which it fires.
 
+use mtimer_types::limits::MAX_PAGE;
 use mtimer_types::{Destination, DueSpan, Filter, Time, Timer, TimerId};
 
 use super::kit::Kit;
@@ -137,6 +138,19 @@ pub(super) async fn many_spans_in_pages(mut kit: Kit) {
     owner.add_all(&timers).await;
     let fires: Vec<_> = timers.iter().map(|t| t.due).collect();
     for step_ms in [SECOND, MINUTE] {
+        assert_spans(&owner.forecast(ForecastRange::of(step_ms)).await, &fires, step_ms);
+    }
+}
+
+pub(super) async fn a_slot_a_day_in_pages(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let days = u64::from(MAX_PAGE) + 200;
+    let timers: Vec<_> = (0..days).map(|n| kit.timer(kit.now + n * DAY)).collect();
+    owner.add_all(&timers).await;
+    let first = owner.lane.forecast(ForecastRange::of(HOUR)).await.unwrap();
+    assert!(first.next.is_some(), "{} spans are more than a page has", timers.len());
+    let fires: Vec<_> = timers.iter().map(|t| t.due).collect();
+    for step_ms in [HOUR, DAY] {
         assert_spans(&owner.forecast(ForecastRange::of(step_ms)).await, &fires, step_ms);
     }
 }

@@ -295,6 +295,7 @@ macro_rules! conformance_list {
                 of_one_destination_or_group,
                 it_begins_and_ends_where_it_is_told,
                 many_spans_in_pages,
+                a_slot_a_day_in_pages,
             }
             loading {
                 an_empty_partition_is_loaded_at_once,

@@ -465,6 +465,45 @@ fn a_listing_goes_from_partition_to_partition_and_ends_with_the_last() {
 }
 
 #[test]
+fn parked_and_taken_timers_are_listed_as_they_stand() {
+    let mut rig = super::Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    let (first, second) = (rig.timer("nobody", 2), rig.timer("nobody", 3));
+    [&first, &second].into_iter().for_each(|timer| rig.schedule(1, timer.clone()));
+    rig.run(5_000);
+    let taken = Timer { mode: Mode::AtMostOnce, ..rig.timer("a", 1) };
+    rig.schedule(1, taken.clone());
+    rig.run(100);
+    let ask = |rig: &mut super::Rig, query| {
+        rig.sent.clear();
+        rig.session(1, SessionEvent::Query { corr: 1, query });
+        rig.turn();
+        match take_answers(rig).pop() {
+            Some(QueryAnswer::Timers { rows, next }) => {
+                (rows.into_iter().map(|row| (row.timer.id, row.state)).collect::<Vec<_>>(), next)
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    let of = |app| super::dest(app);
+    let parked = |cursor, limit| Query::Parked { dest: of("nobody"), cursor, limit };
+    let (mut rows, next) = ask(&mut rig, parked(None, 1));
+    assert!(rows.len() == 1 && next.is_some(), "{rows:?}");
+    let (rest, next) = ask(&mut rig, parked(next, 10));
+    rows.extend(rest);
+    rows.sort_by_key(|(id, _)| *id);
+    assert_eq!(rows, [first, second].map(|timer| (timer.id, TimerState::Parked)));
+    assert_eq!(next, None);
+    let nothing = ask(&mut rig, Query::Parked { dest: of("a"), cursor: None, limit: 10 });
+    assert_eq!(nothing, (vec![], None));
+    let (rows, _) = ask(&mut rig, Query::Taken { cursor: None, limit: 10 });
+    assert!(
+        matches!(rows[..], [(id, TimerState::InFlight { attempt: 1, .. })] if id == taken.id),
+        "{rows:?}"
+    );
+}
+
+#[test]
 fn it_is_told_where_a_timer_stands() {
     let mut rig = super::Rig::new(EngineOptions::default());
     rig.join(1, "a", 10);

@@ -4,6 +4,8 @@ use mtimer_store::conformance::mix;
 use mtimer_types::{Cohorts, PartitionId};
 use proptest::prelude::*;
 
+use super::super::place::span;
+use super::super::slot_counts::Wanted;
 use super::*;
 
 const HOUR: u64 = 3_600_000;
