@@ -149,6 +149,7 @@ async fn each_verb_opens_its_own_requests_and_no_others() {
         for (query, needed) in [
             (Query::Get(by_key()), Verb::Read),
             (Query::Get(new.id.into()), Verb::Read),
+            (Query::Story(new.id.into()), Verb::Read),
             (Query::Dead { group: None, app: None, cursor: None, limit: 1 }, Verb::Read),
             (Query::Unconfirmed { cursor: None, limit: 1 }, Verb::Read),
             (Query::Pending(all_pending(0).into()), Verb::Read),

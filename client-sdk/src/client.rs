@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mtimer_protocol::ops::{self, ScheduleReply};
-use mtimer_protocol::{Query, QueryAnswer, TimerView};
+use mtimer_protocol::{Query, QueryAnswer, TimerStory, TimerView};
 use mtimer_types::{Destination, KeyPolicy, Target, Time, Timer, TimerId};
 use tokio::sync::watch;
 use tracing::Instrument as _;
@@ -286,6 +286,26 @@ impl Client {
     pub async fn get(&self, target: impl Into<Target>) -> Result<Option<TimerView>, RequestError> {
         match self.query(Query::Get(target.into())).await? {
             QueryAnswer::Timer(view) => Ok(view),
+            _ => Err(RequestError::Mismatched),
+        }
+    }
+
+    /// Returns one timer like [`Client::get`], with its story: its last attempts that ended without
+    /// success, when each was sent to whom and how late, and why; the attempt under way; and what
+    /// it waits for if its time has come. Nothing is known of attempts before the last
+    /// [`MAX_STORY_ATTEMPTS`](mtimer_types::story::MAX_STORY_ATTEMPTS), or of timers that were
+    /// acknowledged.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`]. It changes nothing, and can be repeated.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future takes the question back.
+    pub async fn story(&self, target: impl Into<Target>) -> Result<Option<TimerStory>, RequestError> {
+        match self.query(Query::Story(target.into())).await? {
+            QueryAnswer::Story(story) => Ok(story.map(|story| *story)),
             _ => Err(RequestError::Mismatched),
         }
     }

@@ -196,11 +196,11 @@ pub use mtimer_protocol::ops::{
 pub use mtimer_protocol::{
     BrokerEntry, BrokerLoad, BrokerView, BulkState, ClientView, ClusterView, DeadRow, DestinationCounts,
     ErrorCode, MemberView, ParkedDestination, PartitionView, PendingRow as ListedTimer, Status, TimerState,
-    TimerView, Topology, UnconfirmedRow,
+    TimerStory, TimerView, Topology, UnconfirmedRow,
 };
 pub use mtimer_types::{
-    Bulk, BulkAction, BulkFailure, BulkId, BulkObstacle, DeadReason, Destination, DueSpan, Ended, Epoch,
-    ExtensionError, Extensions, Filter, HeaderError, Headers, InvalidBulk, InvalidTimer, Key, KeyPolicy,
-    Mode, NameError, NoBulkId, PartitionId, RetryTiers, Target, Term, Time, Timer, TimerId, id::ParseIdError,
-    limits,
+    Attempt, AttemptEnd, Bulk, BulkAction, BulkFailure, BulkId, BulkObstacle, DeadReason, Destination,
+    DueSpan, Ended, Epoch, ExtensionError, Extensions, FailedAttempt, Filter, HeaderError, Headers,
+    InvalidBulk, InvalidTimer, Key, KeyPolicy, LateCause, Mode, NameError, NoBulkId, PartitionId, RetryTiers,
+    Target, Term, Time, Timer, TimerId, id::ParseIdError, limits,
 };

@@ -424,6 +424,7 @@ async fn answers_of_every_kind_reach_their_calls() {
                 ClientMessage::Query { corr, query } => {
                     let answer = match query {
                         Query::Get(_) => QueryAnswer::Timer(None),
+                        Query::Story(_) => QueryAnswer::Story(None),
                         Query::Dead { cursor: None, .. } => {
                             QueryAnswer::Dead { rows: vec![], next: Some((1, 2)) }
                         }

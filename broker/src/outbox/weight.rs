@@ -46,6 +46,10 @@ fn reply_weight(reply: &OpReply) -> usize {
 fn answer_weight(answer: &QueryAnswer) -> usize {
     match answer {
         QueryAnswer::Timer(Some(TimerView { timer, .. })) => timer_weight(timer),
+        QueryAnswer::Story(Some(story)) => {
+            let texts = story.attempts.iter().map(|failed| failed.error.len()).sum::<usize>();
+            timer_weight(&story.view.timer) + size_of_val(story.attempts.as_slice()) + texts
+        }
         QueryAnswer::Dead { rows, .. } => rows.iter().map(|r| timer_weight(&r.timer)).sum(),
         QueryAnswer::Unconfirmed { rows, .. } => rows.iter().map(|r| timer_weight(&r.timer)).sum(),
         QueryAnswer::Pending { rows, .. } => rows.iter().map(|r| timer_weight(&r.view.timer)).sum(),

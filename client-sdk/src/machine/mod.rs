@@ -230,7 +230,7 @@ impl<C: Caller> Machine<C> {
 /// Who can answer a question.
 fn goal_of(query: &Query, partitions: u16) -> Goal {
     match query {
-        Query::Get(target) => Goal::Partition(target.partition(partitions)),
+        Query::Get(target) | Query::Story(target) => Goal::Partition(target.partition(partitions)),
         Query::Dead { cursor, .. }
         | Query::Unconfirmed { cursor, .. }
         | Query::Parked { cursor, .. }

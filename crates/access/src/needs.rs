@@ -106,11 +106,14 @@ pub fn of_op(op: &RequestOp) -> Requirement<'_> {
 /// [`screen`](crate::screen).
 pub fn of_query(query: &Query) -> Requirement<'_> {
     match query {
-        Query::Get(Target::Key(dest, _)) => Requirement::On(Verb::Read, dest),
+        Query::Get(Target::Key(dest, _)) | Query::Story(Target::Key(dest, _)) => {
+            Requirement::On(Verb::Read, dest)
+        }
         // A barrier: the answer tells a client that its earlier messages were taken in.
         Query::Get(Target::Id(TimerId::NOBODYS)) => Requirement::Nothing,
         Query::Parked { dest, .. } => Requirement::On(Verb::Read, dest),
         Query::Get(Target::Id(_))
+        | Query::Story(Target::Id(_))
         | Query::Dead { .. }
         | Query::Unconfirmed { .. }
         | Query::Taken { .. }

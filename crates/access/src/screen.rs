@@ -29,12 +29,8 @@ pub fn screen(who: &Principal, answer: &mut QueryAnswer) {
     }
     let may_read = |dest: &Destination| who.allows(Verb::Read, dest);
     match answer {
-        QueryAnswer::Timer(Some(view)) if !may_read(&view.timer.dest) => {
-            *answer = QueryAnswer::Failed {
-                code: ErrorCode::Unauthorized,
-                message: format!("token {} may not read on this timer's destination", who.id()),
-            };
-        }
+        QueryAnswer::Timer(Some(view)) if !may_read(&view.timer.dest) => *answer = may_not_read(who),
+        QueryAnswer::Story(Some(story)) if !may_read(&story.view.timer.dest) => *answer = may_not_read(who),
         QueryAnswer::Dead { rows, .. } => rows.retain(|row| may_read(&row.timer.dest)),
         QueryAnswer::Unconfirmed { rows, .. } => rows.retain(|row| may_read(&row.timer.dest)),
         QueryAnswer::Timers { rows, .. } => rows.retain(|row| may_read(&row.timer.dest)),
@@ -59,12 +55,20 @@ pub fn screen(who: &Principal, answer: &mut QueryAnswer) {
         }
         // Their permission is checked before.
         QueryAnswer::Timer(_)
+        | QueryAnswer::Story(_)
         | QueryAnswer::Cluster(_)
         | QueryAnswer::Broker(_)
         | QueryAnswer::Failed { .. }
         | QueryAnswer::Moved { .. }
         | QueryAnswer::Done
         | QueryAnswer::Ready(_) => {}
+    }
+}
+
+fn may_not_read(who: &Principal) -> QueryAnswer {
+    QueryAnswer::Failed {
+        code: ErrorCode::Unauthorized,
+        message: format!("token {} may not read on this timer's destination", who.id()),
     }
 }
 

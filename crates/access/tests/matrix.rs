@@ -111,6 +111,8 @@ fn messages() -> Vec<(ClientMessage, Verb, [bool; 4])> {
         (ClientMessage::Extend { id: id(), epoch: Epoch(1), attempt: 1, by_ms: 1 }, Verb::Register, ANYWHERE),
         (query(Query::Get(by_key())), Verb::Read, ON_DEST),
         (query(Query::Get(id().into())), Verb::Read, ANYWHERE),
+        (query(Query::Story(by_key())), Verb::Read, ON_DEST),
+        (query(Query::Story(id().into())), Verb::Read, ANYWHERE),
         (query(dead), Verb::Read, ANYWHERE),
         (query(Query::Unconfirmed { cursor: None, limit: 1 }), Verb::Read, ANYWHERE),
         (pending(of_dest()), Verb::Read, ON_DEST),

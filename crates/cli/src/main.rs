@@ -50,6 +50,7 @@ mod settings;
 mod signals;
 mod status;
 mod store;
+mod story;
 mod tally;
 mod token;
 mod traces;
@@ -103,6 +104,7 @@ enum Command {
     Schedule(Box<schedule::ScheduleCommand>),
     #[command(flatten)]
     Timer(query::TimerCommand),
+    Story(story::StoryCommand),
     List(Box<list::ListCommand>),
     Destinations(destinations::DestinationsCommand),
     Count(destinations::CountCommand),
@@ -205,6 +207,7 @@ fn run(command: Command, out: Output) -> Result<(), Failure> {
             Command::Broker(broker) => broker.run(out).await,
             Command::Schedule(schedule) => schedule.run(out).await,
             Command::Timer(command) => command.run(out).await,
+            Command::Story(story) => story.run(out).await,
             Command::List(list) => list.run(out).await,
             Command::Destinations(destinations) => destinations.run(out).await,
             Command::Count(count) => count.run(out).await,

@@ -109,18 +109,23 @@ impl GetCommand {
 
 /// The fields of a timer to show; of a dead one also why and since when.
 async fn object_of(client: &Client, target: Target) -> Result<Map<String, Value>, Failure> {
-    let missing = match &target {
-        Target::Id(_) => "there is no such timer",
-        Target::Key(..) => {
-            "no live timer has this key; mtimer list --state dead,unconfirmed --key-prefix finds those that had it"
-        }
-    };
-    let found = client.get(target).await?.ok_or_else(|| Failure::new(Exit::NotFound, missing))?;
+    let found = client.get(target.clone()).await?.ok_or_else(|| missing(&target))?;
     let mut object = view::timer_object(&found);
     if let Some(row) = dead::row_of(client, &found).await? {
         object.extend(row);
     }
     Ok(object)
+}
+
+/// The failure of a question about a timer that is not there.
+pub(crate) fn missing(target: &Target) -> Failure {
+    let text = match target {
+        Target::Id(_) => "there is no such timer",
+        Target::Key(..) => {
+            "no live timer has this key; mtimer list --state dead,unconfirmed --key-prefix finds those that had it"
+        }
+    };
+    Failure::new(Exit::NotFound, text)
 }
 
 impl CancelCommand {

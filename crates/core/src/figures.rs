@@ -12,7 +12,7 @@ use mtimer_protocol::ops::NotDone;
 use mtimer_protocol::{ErrorCode, OpReply};
 use mtimer_types::headers::TRACEPARENT;
 use mtimer_types::limits::MAX_RETRY_TIERS;
-use mtimer_types::{Bulk, BulkId, DeadReason, Destination, Headers, Time, TraceContext};
+use mtimer_types::{AttemptEnd, Bulk, BulkId, DeadReason, Destination, Headers, Time, TraceContext};
 
 /// Upper bounds of the buckets of [`Durations`], ms, each inclusive. One more bucket has the longer
 /// ones.
@@ -100,6 +100,16 @@ pub enum RedeliveryCause {
 }
 
 impl RedeliveryCause {
+    /// Why there is another attempt after one that has ended like this.
+    pub const fn after(end: AttemptEnd) -> Self {
+        match end {
+            AttemptEnd::Retry | AttemptEnd::Fail => Self::Handler,
+            AttemptEnd::TimedOut => Self::Timeout,
+            AttemptEnd::ConnectionLost => Self::ConnectionLost,
+            AttemptEnd::NotBegun => Self::NotBegun,
+        }
+    }
+
     /// All of them, by name.
     pub const ALL: [(Self, &'static str); 5] = [
         (Self::Handler, "handler"),

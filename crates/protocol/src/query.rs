@@ -3,8 +3,10 @@
 //! The order of variants and fields is the wire format, see [`crate::message`].
 
 use mtimer_types::limits::{MAX_BROKERS, MAX_BULK_FAILURES, MAX_BULK_JOBS, MAX_PAGE};
+use mtimer_types::story::MAX_STORY_ATTEMPTS;
 use mtimer_types::{
-    Bulk, BulkFailure, BulkId, DeadReason, Destination, DueSpan, Epoch, Filter, Target, Time, Timer, TimerId,
+    Attempt, Bulk, BulkFailure, BulkId, DeadReason, Destination, DueSpan, Epoch, FailedAttempt, Filter,
+    LateCause, Target, Time, Timer, TimerId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -86,6 +88,8 @@ pub enum Query {
         /// Rows at most.
         limit: u32,
     },
+    /// One timer, live or dead, with its attempts and what it waits for.
+    Story(Target),
 }
 
 /// Which pending timers a [`Query::Pending`] asks for, and what to tell of them.
@@ -229,6 +233,8 @@ pub enum QueryAnswer {
         /// Where to go on; `None` at the end.
         next: Option<(u16, u64)>,
     },
+    /// To [`Query::Story`].
+    Story(Option<Box<TimerStory>>),
 }
 
 /// A bulk job in one partition.
@@ -279,6 +285,37 @@ pub struct TimerView {
     pub stopped: bool,
     /// The last error.
     pub last_error: Option<String>,
+}
+
+/// A timer with its story.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TimerStory {
+    /// The timer, and where it stands.
+    pub view: TimerView,
+    /// Its last attempts that ended without success, the first of them first.
+    #[serde(deserialize_with = "at_most::<MAX_STORY_ATTEMPTS, _, _>")]
+    pub attempts: Vec<FailedAttempt>,
+    /// The attempt under way.
+    pub under_way: Option<Attempt>,
+    /// What it waits for: its time has come, and no attempt is under way.
+    pub waits_for: Option<LateCause>,
+    /// When its owner has told this, by the cluster clock.
+    pub told: Time,
+}
+
+impl TimerStory {
+    /// Returns the numbers of the attempts that were lost with an owner: it may have sent them and
+    /// has left no word of how they ended. Of attempts before the oldest of a full story nothing
+    /// is said.
+    pub fn lost(&self) -> impl Iterator<Item = u32> {
+        let known = |number: &u32| self.attempts.iter().any(|failed| failed.attempt.number == *number);
+        let oldest = self.attempts.first().map_or(1, |failed| failed.attempt.number);
+        let first = if self.attempts.len() < MAX_STORY_ATTEMPTS { 1 } else { oldest };
+        let behind = self.under_way.map_or(self.view.failed.saturating_add(1), |attempt| attempt.number);
+        // At most so many: what is older is not told one by one.
+        let first = first.max(behind.saturating_sub(2 * MAX_STORY_ATTEMPTS as u32));
+        (first..behind).filter(move |number| !known(number))
+    }
 }
 
 /// Where a timer stands.
@@ -467,6 +504,40 @@ pub struct ParkedDestination {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn attempts_of_which_nothing_is_known_were_lost() {
+        let attempt =
+            |number| Attempt { number, epoch: Epoch(1), client: 2, sent: None, late_ms: 0, late_by: None };
+        let lost = |known: &[u32], failed: u32, under_way: Option<u32>| {
+            let failed_attempt = |number: &u32| FailedAttempt {
+                attempt: attempt(*number),
+                ended: Time::ZERO,
+                end: mtimer_types::AttemptEnd::Retry,
+                error: "".into(),
+            };
+            let timer = crate::sample::plain_timer();
+            let view =
+                TimerView { timer, state: TimerState::Parked, failed, stopped: false, last_error: None };
+            let story = TimerStory {
+                view,
+                attempts: known.iter().map(failed_attempt).collect(),
+                under_way: under_way.map(attempt),
+                waits_for: None,
+                told: Time::ZERO,
+            };
+            story.lost().collect::<Vec<_>>()
+        };
+        assert_eq!(lost(&[], 0, None), []);
+        assert_eq!(lost(&[1, 2], 2, None), []);
+        assert_eq!(lost(&[1], 1, Some(2)), []);
+        assert_eq!(lost(&[2], 2, None), [1]);
+        assert_eq!(lost(&[1], 3, None), [2, 3]);
+        assert_eq!(lost(&[], 0, Some(2)), [1]);
+        // What is before a full story is not known to be lost.
+        assert_eq!(lost(&[4, 5, 6, 8, 9, 10, 11, 12], 12, None), [7]);
+        assert!(lost(&[], u32::MAX, None).len() <= 16);
+    }
 
     #[test]
     fn the_oldest_of_sums_is_the_oldest_of_all() {

@@ -96,7 +96,7 @@ fn schedule(timer: &Arc<Timer>) -> Op {
 }
 
 fn ack(timer: &Arc<Timer>) -> Op {
-    Op::Settle(Settle { id: timer.id, verdict: Verdict::Ack, timer: Some(timer.clone()) })
+    Op::Settle(Settle { id: timer.id, verdict: Verdict::Ack, timer: Some(timer.clone()), attempt: None })
 }
 
 fn request(timer: &Timer) -> RequestId {

@@ -46,7 +46,7 @@ impl End {
         let target = match self {
             Self::Acknowledged => {
                 let (id, timer) = (timer.id, Some(Arc::new(timer.clone())));
-                return Op::Settle(Settle { id, verdict: Verdict::Ack, timer });
+                return Op::Settle(Settle { id, verdict: Verdict::Ack, timer, attempt: None });
             }
             Self::CancelledById => Target::Id(timer.id),
             Self::CancelledByKey => Target::Key(timer.dest.clone(), timer.key.clone().unwrap()),

@@ -242,7 +242,7 @@ impl Op {
 
     /// A [`Settle`] of a timer that is not in memory.
     pub const fn settle(id: TimerId, verdict: Verdict) -> Self {
-        Self::Settle(Settle { id, verdict, timer: None })
+        Self::Settle(Settle { id, verdict, timer: None, attempt: None })
     }
 
     /// The timer that the operation names by its id: of one that names a key, only the partition

@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 use bytes::{Buf, BufMut, Bytes};
 use mtimer_types::{
-    Destination, Epoch, Extensions, Headers, Key, Mode, RetryTiers, Time, Timer, TimerId, limits,
+    Destination, Epoch, Extensions, Headers, Key, Mode, RetryTiers, Time, Timer, TimerId, beginning, limits,
 };
 
 /// A stored timer.
@@ -237,11 +237,7 @@ impl Progress {
 
 /// Cuts an error text to [`limits::MAX_ERROR_BYTES`], at a character's boundary.
 pub fn cut_error(text: &str) -> Box<str> {
-    let mut end = text.len().min(limits::MAX_ERROR_BYTES);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text[..end].into()
+    beginning(text, limits::MAX_ERROR_BYTES).into()
 }
 
 /// When a due time is accepted, if it has passed by then.

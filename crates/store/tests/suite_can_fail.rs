@@ -59,6 +59,8 @@ enum Flaw {
     InFlightLost,
     /// Dead letters have no error.
     ErrorLost,
+    /// Stories are not written.
+    StoryLost,
     /// Retries are all filed in tier 1.
     TierLost,
     /// Unconfirmed timers are settled as done.
@@ -239,6 +241,7 @@ impl BrokenLane {
             (Flaw::ErrorLost, Op::Settle(Settle { verdict: Verdict::Dead { error, .. }, .. })) => {
                 *error = "".into()
             }
+            (Flaw::StoryLost, Op::Settle(Settle { attempt, .. })) => *attempt = None,
             (Flaw::StopIgnored, Op::StopBulk(stop)) => stop.id.0 = !stop.id.0,
             (Flaw::TierLost, Op::Settle(Settle { verdict: Verdict::Retry { tier, .. }, .. })) => *tier = 1,
             (Flaw::UnconfirmedAcknowledged, Op::Settle(Settle { verdict, .. }))
@@ -439,6 +442,8 @@ noticed! {
     what_is_in_flight_is_lost: InFlightLost by "ownership::release_hands_over_deliveries_under_way";
     errors_are_lost: ErrorLost by "dead::a_letter_is_complete";
     tiers_are_lost: TierLost by "retries::through_all_tiers";
+    stories_are_lost: StoryLost by
+        "retries::a_story_grows_with_each_attempt", "random::operations_agree_with_the_reference";
     the_unconfirmed_vanish: UnconfirmedAcknowledged by "once::unconfirmed_is_listed_and_stays";
     keys_are_not_counted: KeysNotCounted by "drain::the_census_counts_what_is_there";
     something_is_left_over: SomethingLeftOver by "drain::after_acknowledgements";

@@ -14,6 +14,7 @@
 //! | field | tag | of | value |
 //! |---|---|---|---|
 //! | number of the newest bulk job that passes it by ([`Extensions::bulk_mark`]) | 64 | a record | varint |
+//! | attempts without success ([`Extensions::story`]) | 68 | a record | see [`crate::story`] |
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,6 +22,7 @@ use std::fmt;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::limits::{MAX_EXTENSIONS, MAX_EXTENSIONS_BYTES};
+use crate::story::{self, FailedAttempt};
 
 /// Bit of a tag: what has the field must not be used by a version that does not know it.
 pub const MUST_BE_UNDERSTOOD: u32 = 1;
@@ -32,6 +34,8 @@ pub const FIRST_UNASSIGNED: u32 = 1 << 16;
 
 /// Tag of [`Extensions::bulk_mark`].
 pub const BULK_MARK: u32 = 16 << 2;
+/// Tag of [`Extensions::story`].
+pub const STORY: u32 = 17 << 2;
 
 /// Holds the extensions of a timer or a record, in order of tag. None take no memory.
 #[derive(Clone, PartialEq, Eq, Default)]
@@ -130,8 +134,7 @@ impl Extensions {
     /// The number of the newest bulk job of its partition that passes by what has these. 0: none
     /// does.
     pub fn bulk_mark(&self) -> u32 {
-        let mark = self.iter().find(|(tag, _)| *tag == BULK_MARK);
-        mark.and_then(|(_, mut value)| take_varint(&mut value).ok()).unwrap_or(0)
+        self.value(BULK_MARK).and_then(|mut value| take_varint(&mut value).ok()).unwrap_or(0)
     }
 
     /// Raises [`Self::bulk_mark`] to at least this. Extensions that are full stay as they are.
@@ -141,10 +144,38 @@ impl Extensions {
         }
         let mut value = Vec::new();
         put_varint(number, &mut value);
+        self.set(BULK_MARK, &value);
+    }
+
+    /// The attempts of a record that have ended without success, the last
+    /// [`MAX_STORY_ATTEMPTS`](crate::story::MAX_STORY_ATTEMPTS) of them.
+    pub fn story(&self) -> Vec<FailedAttempt> {
+        self.value(STORY).and_then(story::decode).unwrap_or_default()
+    }
+
+    /// Adds the newest attempt to [`Self::story`]. Extensions that are full stay as they are.
+    pub fn add_attempt(&mut self, attempt: FailedAttempt) {
+        let mut attempts = self.story();
+        attempts.push(attempt);
+        self.set(STORY, &story::encode(&attempts));
+    }
+
+    /// Leaves out what [`Self::story`] says, but not that there is one.
+    pub fn abridge_story(&mut self) {
+        if self.value(STORY).is_some_and(|value| !value.is_empty()) {
+            self.set(STORY, &[]);
+        }
+    }
+
+    fn value(&self, tag: u32) -> Option<&[u8]> {
+        self.iter().find(|(other, _)| *other == tag).map(|(_, value)| value)
+    }
+
+    fn set(&mut self, tag: u32, value: &[u8]) {
         let mut fields: BTreeMap<u32, &[u8]> = self.iter().collect();
-        fields.insert(BULK_MARK, &value);
-        if let Ok(marked) = Self::new(fields) {
-            *self = marked;
+        fields.insert(tag, value);
+        if let Ok(changed) = Self::new(fields) {
+            *self = changed;
         }
     }
 
@@ -206,7 +237,7 @@ fn take_field<'a>(rest: &mut &'a [u8]) -> Result<(u32, &'a [u8]), ExtensionError
     Ok((tag, value))
 }
 
-fn put_varint(n: u32, out: &mut Vec<u8>) {
+pub(crate) fn put_varint(n: u32, out: &mut Vec<u8>) {
     match (u8::try_from(n), u16::try_from(n)) {
         (Ok(n), _) if n < TWO_BYTES => out.push(n),
         (_, Ok(n)) => {
@@ -220,7 +251,7 @@ fn put_varint(n: u32, out: &mut Vec<u8>) {
     }
 }
 
-fn take_varint(rest: &mut &[u8]) -> Result<u32, ExtensionError> {
+pub(crate) fn take_varint(rest: &mut &[u8]) -> Result<u32, ExtensionError> {
     let [first] = take(rest)?;
     let (n, least) = match first {
         TWO_BYTES => (u16::from_le_bytes(take(rest)?).into(), u32::from(TWO_BYTES)),
@@ -234,7 +265,7 @@ fn take_varint(rest: &mut &[u8]) -> Result<u32, ExtensionError> {
 const TWO_BYTES: u8 = 251;
 const FOUR_BYTES: u8 = 252;
 
-fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], ExtensionError> {
+pub(crate) fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], ExtensionError> {
     let (taken, after) = rest.split_first_chunk().ok_or(ExtensionError::CutOff)?;
     *rest = after;
     Ok(*taken)
@@ -281,6 +312,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::{Attempt, AttemptEnd, Epoch, Time};
 
     fn of(fields: &[(u32, &str)]) -> Extensions {
         Extensions::new(fields.iter().copied()).unwrap()
@@ -377,6 +409,24 @@ mod tests {
         assert_eq!(extensions.iter().map(|(tag, _)| tag).collect::<Vec<_>>(), [4, 64, 65, 66]);
         extensions.drop_volatile();
         assert_eq!(extensions.bulk_mark(), 70_000);
+    }
+
+    #[test]
+    fn a_story_grows_beside_the_other_fields_and_can_be_abridged() {
+        let attempt = |number| FailedAttempt {
+            attempt: Attempt { number, epoch: Epoch(1), client: 2, sent: None, late_ms: 0, late_by: None },
+            ended: Time::from_ms(3),
+            end: AttemptEnd::Retry,
+            error: "no".into(),
+        };
+        let mut extensions = of(&[(4, "a"), (72, "c")]);
+        extensions.abridge_story();
+        assert_eq!((extensions.story(), extensions.iter().count()), (vec![], 2));
+        (1..=3).for_each(|n| extensions.add_attempt(attempt(n)));
+        extensions.raise_bulk_mark(7);
+        assert_eq!(extensions.story(), [1, 2, 3].map(attempt));
+        extensions.abridge_story();
+        assert_eq!((extensions.story(), extensions.bulk_mark(), extensions.iter().count()), (vec![], 7, 4));
     }
 
     #[test]

@@ -22,6 +22,7 @@ mod repair;
 mod rotation;
 mod secrets;
 mod shell;
+mod story;
 mod tls;
 mod token;
 mod token_broker;

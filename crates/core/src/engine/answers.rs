@@ -77,7 +77,7 @@ impl Engine {
             (OpenCall::BulkPending, CallAnswer::Pending(page)) => self.bulk_pending(id, page),
             (OpenCall::BulkParks, CallAnswer::ParkedDestinations(list)) => self.bulk_parks(id, list),
             (OpenCall::BulkList(kind), CallAnswer::List(page)) => self.bulk_list(id, kind, page),
-            (OpenCall::Query(part), answer) => self.query_answered(id, part, answer),
+            (OpenCall::Query(part), answer) => self.query_answered(now, id, part, answer),
             // Requests that wait behind the release are answered.
             (OpenCall::Release, CallAnswer::Release) => self.lane_ended(id, LaneError::Closed),
             (call, _) => self.lane_ended(id, LaneError::of_another_kind(format_args!("{call:?}"))),

@@ -3,7 +3,7 @@
 use mtimer_protocol::{Delivery, ServerMessage};
 use mtimer_store::Verdict;
 use mtimer_store::ops::MoveAnswer;
-use mtimer_types::{Mode, Time, TimerId};
+use mtimer_types::{LateCause, Mode, Time, TimerId};
 
 use super::clearance::{Clearance, Facts, Stage, clearance};
 use super::destination::Dest;
@@ -41,6 +41,7 @@ impl Engine {
                         && let Some(e) = p.table.get_mut(id).filter(|e| e.is_waiting_for(fire))
                     {
                         e.state = EntryState::Due;
+                        e.waits_for(LateCause::Store);
                         p.push_due(id);
                     }
                 }
@@ -65,8 +66,8 @@ impl Engine {
                 self.roster.dest_mut(dest).ready.push(id, deadline);
                 self.roster.touch(dest);
             }
-            Clearance::Hold => self.set_state(id, EntryState::Held),
-            Clearance::AwaitClaim => self.await_claim(id),
+            Clearance::Hold => self.hold(id),
+            Clearance::AwaitClaim => self.await_claim(now, id),
             Clearance::Expire => self.settle(id, None, Verdict::Expired { next: now.time }, None),
             Clearance::Stop => self.dead_letter_stopped(id),
             Clearance::Park => self.park(id),
@@ -85,9 +86,19 @@ impl Engine {
     }
 
     /// The timer stays due.
-    fn await_claim(&mut self, id: TimerId) {
+    fn await_claim(&mut self, now: Now, id: TimerId) {
         self.set_state(id, EntryState::Due);
-        self.partition(id.partition()).into_iter().for_each(|p| p.push_due(id));
+        let Some(p) = self.partition(id.partition()) else { return };
+        p.push_due(id);
+        let cause = if p.owned_lately(now.mono_ms) { LateCause::Claim } else { LateCause::Store };
+        p.table.get_mut(id).into_iter().for_each(|e| e.waits_for(cause));
+    }
+
+    /// The timer waits for the end of an edit or a late acknowledgement.
+    fn hold(&mut self, id: TimerId) {
+        self.set_state(id, EntryState::Held);
+        let entry = self.partition(id.partition()).and_then(|p| p.table.get_mut(id));
+        entry.into_iter().for_each(|e| e.waits_for(LateCause::Edit));
     }
 
     /// Settles timers that wait for credit and have missed their deadlines. Called every
@@ -169,10 +180,10 @@ impl Engine {
     /// A timer that was ready, and has left its destination's queue, is not sent.
     fn not_offered(&mut self, now: Now, id: TimerId, clearance: Clearance) {
         match clearance {
-            Clearance::Hold => self.set_state(id, EntryState::Held),
+            Clearance::Hold => self.hold(id),
             Clearance::Expire => self.settle(id, None, Verdict::Expired { next: now.time }, None),
             Clearance::Send | Clearance::AwaitClaim | Clearance::Stop | Clearance::Park => {
-                self.await_claim(id);
+                self.await_claim(now, id);
             }
         }
     }
@@ -180,10 +191,18 @@ impl Engine {
     fn give(&mut self, now: Now, id: TimerId, member: MemberRef) {
         self.roster.charge(member);
         self.unsettled += 1;
-        let entry = self.partition(id.partition()).and_then(|p| p.table.get_mut(id));
+        let mut entry = self.partition(id.partition()).and_then(|p| p.table.get_mut(id));
+        if let Some(entry) = &mut entry
+            && let Some(since) = entry.state.ready_since()
+        {
+            entry.had_credit_after(now.time, now.mono_ms.saturating_sub(since));
+        }
         match entry {
             Some(entry) if entry.record.timer.mode == Mode::AtMostOnce => {
                 entry.state = EntryState::Taking { member };
+                if entry.take != TakeState::Taken {
+                    entry.waits_for(LateCause::Store);
+                }
                 match entry.take {
                     TakeState::NotAsked => {
                         self.partition(id.partition()).into_iter().for_each(|p| p.ask_take(id))
@@ -221,8 +240,14 @@ impl Engine {
             headers: timer.headers.clone(),
         };
         let until = now.mono_ms + u64::from(timeout_ms);
-        entry.state =
-            EntryState::InFlight(Flight { attempt, member: Some(to), session: Some(session), client, until });
+        entry.state = EntryState::InFlight(Flight {
+            attempt,
+            member: Some(to),
+            session: Some(session),
+            client,
+            sent: now.time,
+            until,
+        });
         self.timeouts.add(until, id, attempt);
         self.flights.begin(id.partition(), dest);
         if taken_over {
@@ -258,7 +283,7 @@ impl Engine {
         self.unsettled -= 1;
         self.set_state(id, EntryState::Due);
         match clearance {
-            Clearance::Hold => self.set_state(id, EntryState::Held),
+            Clearance::Hold => self.hold(id),
             Clearance::Expire => self.settle(id, None, Verdict::Expired { next: now.time }, None),
             Clearance::Send | Clearance::AwaitClaim | Clearance::Stop | Clearance::Park => self.park(id),
         }

@@ -57,8 +57,9 @@ impl OwnedPartition {
                 let timer = is_known.then(|| entry.record.timer.clone());
                 Take { id: *id, failed: *failed, timer }.into()
             }
-            Own::Settle(Settling { id, verdict, timer, .. }) => {
-                Settle { id: *id, verdict: verdict.clone(), timer: timer.take() }.into()
+            Own::Settle(Settling { id, verdict, timer, attempt, .. }) => {
+                let (timer, attempt) = (timer.take(), attempt.take());
+                Settle { id: *id, verdict: verdict.clone(), timer, attempt }.into()
             }
             Own::Park(id) => {
                 let entry = self.table.get_mut(*id)?;

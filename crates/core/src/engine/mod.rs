@@ -97,6 +97,7 @@ mod settle_reports;
 mod settlements;
 mod state;
 mod stop;
+mod story;
 mod sweep;
 mod sweeps;
 mod table;

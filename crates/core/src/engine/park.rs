@@ -3,7 +3,7 @@
 
 use mtimer_store::ops::MoveAnswer;
 use mtimer_store::{Listed, Listing, Page, Record};
-use mtimer_types::{Destination, PartitionId, TimerId};
+use mtimer_types::{Destination, LateCause, PartitionId, TimerId};
 
 use super::Engine;
 use super::backlog_limit::{BacklogLimit, backlog_limit};
@@ -132,7 +132,7 @@ impl Engine {
         let dest = self.roster.dest_ix(dest);
         let oldest = page.rows.iter().map(Record::late_from).min();
         let mut coming = 0;
-        for record in page.rows {
+        for mut record in page.rows {
             let id = record.timer.id;
             let Some(p) = self.partition(at) else { break };
             if p.table.contains(id) {
@@ -140,7 +140,9 @@ impl Engine {
             }
             p.queue.push_own(Own::Unpark(id));
             let (fire, state) = (now.time, EntryState::Unparking);
-            let entry = TimerEntry { record, dest, fire, covered: false, take: TakeState::NotAsked, state };
+            record.extensions.abridge_story();
+            let (covered, take, waited) = (false, TakeState::NotAsked, Some(LateCause::Parked));
+            let entry = TimerEntry { record, dest, fire, covered, take, waited, state };
             p.table.insert(entry);
             self.roster.dest_mut(dest).enter();
             coming += 1;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use mtimer_protocol::{ErrorCode, OpReply, RequestOp};
 use mtimer_store::Verdict;
 use mtimer_store::ops::{BulkAdvance, Trim};
-use mtimer_types::{Destination, Key, Timer, TimerId};
+use mtimer_types::{Destination, FailedAttempt, Key, Timer, TimerId};
 
 use super::bulk_work::BulkKind;
 
@@ -102,6 +102,8 @@ pub(super) struct Settling {
     pub(super) verdict: Verdict,
     /// The timer, if it is in memory.
     pub(super) timer: Option<Arc<Timer>>,
+    /// The attempt that it ends without success.
+    pub(super) attempt: Option<Box<FailedAttempt>>,
     /// The client's message that reports it.
     pub(super) report: Option<usize>,
     /// Of a delivery that is not under way any more: the timer is not on its way to the store by
@@ -112,7 +114,7 @@ pub(super) struct Settling {
 impl Own {
     /// A verdict on a timer that is not in memory, which no client reports.
     pub(super) fn settle(id: TimerId, verdict: Verdict) -> Self {
-        Self::Settle(Settling { id, verdict, timer: None, report: None, late: false })
+        Self::Settle(Settling { id, verdict, timer: None, attempt: None, report: None, late: false })
     }
 
     /// Whether it takes an at-most-once timer.

@@ -38,6 +38,10 @@ impl Engine {
                 let at = target.partition(self.options.partitions);
                 self.ask(at, QueryPart::One { session, corr }, Call::Get(target));
             }
+            Query::Story(target) => {
+                let at = target.partition(self.options.partitions);
+                self.ask(at, QueryPart::Story { session, corr }, Call::Get(target));
+            }
             Query::Dead { group, app, cursor, limit } => {
                 self.ask_page(session, corr, Listed::Dead(DeadFilter { group, app }), cursor, limit);
             }
@@ -164,7 +168,7 @@ impl Engine {
     fn page_answered(&mut self, part: &QueryPart) {
         match part {
             QueryPart::Pending { .. } => self.list_pages.answered(),
-            QueryPart::One { .. } | QueryPart::Count(_) => {}
+            QueryPart::One { .. } | QueryPart::Story { .. } | QueryPart::Count(_) => {}
         }
     }
 
@@ -174,7 +178,7 @@ impl Engine {
         self.call(at, OpenCall::Query(part), call);
     }
 
-    pub(super) fn query_answered(&mut self, at: PartitionId, part: QueryPart, answer: CallAnswer) {
+    pub(super) fn query_answered(&mut self, now: Now, at: PartitionId, part: QueryPart, answer: CallAnswer) {
         if part.asker().is_some()
             && let Some(p) = self.partition(at)
         {
@@ -184,6 +188,10 @@ impl Engine {
             (QueryPart::One { session, corr }, CallAnswer::Get(found)) => {
                 let view = found.map(|(record, place)| self.view(record, place));
                 self.answer(session, corr, QueryAnswer::Timer(view));
+            }
+            (QueryPart::Story { session, corr }, CallAnswer::Get(found)) => {
+                let story = found.map(|(record, place)| self.story(now, record, place).into());
+                self.answer(session, corr, QueryAnswer::Story(story));
             }
             (QueryPart::One { session, corr }, CallAnswer::List(ListPage::Dead(page))) => {
                 let next = self.next_page(at, page.next);
@@ -281,7 +289,7 @@ impl Engine {
         }
     }
 
-    fn view(&mut self, record: Record, place: Place) -> TimerView {
+    pub(super) fn view(&mut self, record: Record, place: Place) -> TimerView {
         let id = record.timer.id;
         let flight = self.partition(id.partition()).and_then(|p| {
             let epoch = p.epoch();
@@ -311,7 +319,9 @@ impl Engine {
     pub(super) fn query_failed(&mut self, at: PartitionId, part: QueryPart, code: ErrorCode, message: &str) {
         self.page_answered(&part);
         match part {
-            QueryPart::One { session, corr } | QueryPart::Pending { session, corr, .. } => {
+            QueryPart::One { session, corr }
+            | QueryPart::Story { session, corr }
+            | QueryPart::Pending { session, corr, .. } => {
                 self.answer(session, corr, QueryAnswer::Failed { code, message: message.to_owned() });
             }
             QueryPart::Count(number) => self.counting.answered(number, at, None),

@@ -28,6 +28,8 @@ const PAGES_OUT: usize = 2;
 pub(super) enum QueryPart {
     /// For this question alone.
     One { session: SessionId, corr: u64 },
+    /// The same, for the story of a timer.
+    Story { session: SessionId, corr: u64 },
     /// The same, for a page of pending timers, with or without their payloads, or of when they are
     /// due.
     Pending { session: SessionId, corr: u64, payloads: bool },
@@ -39,7 +41,9 @@ impl QueryPart {
     /// Who waits for this answer alone.
     pub(super) fn asker(&self) -> Option<(SessionId, u64)> {
         match *self {
-            Self::One { session, corr } | Self::Pending { session, corr, .. } => Some((session, corr)),
+            Self::One { session, corr }
+            | Self::Story { session, corr }
+            | Self::Pending { session, corr, .. } => Some((session, corr)),
             Self::Count(_) => None,
         }
     }

@@ -6,7 +6,8 @@
 use mtimer_protocol::SettleRefusal;
 use mtimer_store::Verdict;
 use mtimer_store::ops::SettleAnswer;
-use mtimer_types::{DeadReason, Target, TimerId};
+use mtimer_types::story::MAX_STORY_ERROR_BYTES;
+use mtimer_types::{AttemptEnd, DeadReason, FailedAttempt, Target, TimerId, beginning};
 
 use super::Engine;
 use super::destination_members::MemberRef;
@@ -21,6 +22,38 @@ impl Engine {
         id: TimerId,
         flight: Option<&Flight>,
         verdict: Verdict,
+        report: Option<usize>,
+    ) {
+        self.settle_attempt(id, flight, verdict, None, report);
+    }
+
+    /// Sends the verdict on a delivery without success, for the timer's story, too.
+    pub(super) fn settle_failed(
+        &mut self,
+        now: Now,
+        id: TimerId,
+        f: &Flight,
+        (end, verdict): (AttemptEnd, Verdict),
+        report: Option<usize>,
+    ) {
+        let error = match (end, &verdict) {
+            (
+                AttemptEnd::Retry | AttemptEnd::Fail,
+                Verdict::Retry { error, .. } | Verdict::Dead { error, .. },
+            ) => beginning(error, MAX_STORY_ERROR_BYTES).into(),
+            _ => "".into(),
+        };
+        let attempt = self.attempt(id, f);
+        let failed = attempt.map(|attempt| FailedAttempt { attempt, ended: now.time, end, error }.into());
+        self.settle_attempt(id, Some(f), verdict, failed, report);
+    }
+
+    fn settle_attempt(
+        &mut self,
+        id: TimerId,
+        flight: Option<&Flight>,
+        verdict: Verdict,
+        attempt: Option<Box<FailedAttempt>>,
         report: Option<usize>,
     ) {
         match flight {
@@ -42,7 +75,7 @@ impl Engine {
             self.roster.dest_mut(dest).flow.begin_settling();
         }
         let deferrable = verdict == Verdict::Ack && self.may_wait(id, member);
-        let own = Own::Settle(Settling { id, verdict, timer, report, late: false });
+        let own = Own::Settle(Settling { id, verdict, timer, attempt, report, late: false });
         match self.partition(id.partition()) {
             Some(p) if deferrable => p.queue.push_deferrable(own),
             Some(p) => p.queue.push_own(own),

@@ -4,7 +4,7 @@
 
 use mtimer_protocol::{SettleRefusal, Settlement};
 use mtimer_store::{Verdict, record::cut_error};
-use mtimer_types::{DeadReason, Epoch, HandlerOutcome, Mode, TimerId, limits};
+use mtimer_types::{AttemptEnd, DeadReason, Epoch, HandlerOutcome, Mode, TimerId, limits};
 
 use super::Engine;
 use super::partition::OwnedPartition;
@@ -65,7 +65,8 @@ impl Engine {
                 // but the list of such deliveries names it.
                 let left = self.was_left(id, attempt, client);
                 let verdict = if left { Verdict::Ack } else { Verdict::LateAck { attempt } };
-                let settling = Settling { id, verdict, timer: None, report: Some(report), late: true };
+                let settling =
+                    Settling { id, verdict, timer: None, attempt: None, report: Some(report), late: true };
                 self.enqueue(id.partition(), Own::Settle(settling));
                 if let Some(p) = self.partition(id.partition()) {
                     p.late_acks.hold(id);
@@ -114,7 +115,7 @@ impl Engine {
             HandlerOutcome::NotBegun => self.not_begun(now, id, f, report),
             HandlerOutcome::Ok => self.settle(id, Some(f), Verdict::Ack, report),
             HandlerOutcome::Retry { after_ms, error } => {
-                self.fail(now, id, f, (RedeliveryCause::Handler, after_ms), &error, report);
+                self.fail(now, id, f, (AttemptEnd::Retry, after_ms), &error, report);
             }
             HandlerOutcome::Fail { error } => {
                 let reason = if self.mode(id) == Mode::AtMostOnce {
@@ -123,7 +124,7 @@ impl Engine {
                     DeadReason::Failed
                 };
                 let verdict = Verdict::Dead { reason, failed: f.attempt, error: cut_error(&error) };
-                self.settle(id, Some(f), verdict, report);
+                self.settle_failed(now, id, f, (AttemptEnd::Fail, verdict), report);
             }
         }
     }
@@ -139,7 +140,7 @@ impl Engine {
         now: Now,
         id: TimerId,
         f: &Flight,
-        (cause, after_ms): (RedeliveryCause, Option<u32>),
+        (end, after_ms): (AttemptEnd, Option<u32>),
         error: &str,
         report: Option<usize>,
     ) {
@@ -165,13 +166,13 @@ impl Engine {
                     let fire = (now.time + delay_ms).max(timer.due);
                     // The store knows whether it expires before that.
                     if !timer.is_past_deadline(fire) {
-                        self.tallies.redelivery(cause);
+                        self.tallies.redelivery(RedeliveryCause::after(end));
                     }
                     Verdict::Retry { fire, tier, failed, error }
                 }
             }
         };
-        self.settle(id, Some(f), verdict, report);
+        self.settle_failed(now, id, f, (end, verdict), report);
     }
 
     /// A delivery that no handler has seen, and none will: its timer is ready again, as the same
@@ -180,11 +181,11 @@ impl Engine {
     /// the edit has left with the word that a delivery is under way, so it counts as failed.
     pub(super) fn not_begun(&mut self, now: Now, id: TimerId, f: &Flight, report: Option<usize>) {
         if f.member.is_none() && self.mode(id) == Mode::AtMostOnce {
-            return self.settle(id, Some(f), Verdict::Unconfirmed, report);
+            return self.settle_failed(now, id, f, (AttemptEnd::NotBegun, Verdict::Unconfirmed), report);
         }
         if self.partition(id.partition()).is_some_and(|p| p.edited(id)) {
             let error = "no handler had begun when it was cancelled or replaced";
-            return self.fail(now, id, f, (RedeliveryCause::NotBegun, None), error, report);
+            return self.fail(now, id, f, (AttemptEnd::NotBegun, None), error, report);
         }
         if let Some(session) = f.session {
             self.roster.end_flight(session, id);
@@ -221,16 +222,16 @@ impl Engine {
                 continue;
             }
             self.count(Counter::TimedOut, 1);
-            self.lose(now, id, &f, RedeliveryCause::Timeout, "no answer within the callback timeout");
+            self.lose(now, id, &f, AttemptEnd::TimedOut, "no answer within the callback timeout");
         }
     }
 
     /// A delivery that will not be settled by its client.
-    pub(super) fn lose(&mut self, now: Now, id: TimerId, f: &Flight, cause: RedeliveryCause, error: &str) {
+    pub(super) fn lose(&mut self, now: Now, id: TimerId, f: &Flight, end: AttemptEnd, error: &str) {
         if self.mode(id) == Mode::AtMostOnce {
-            self.settle(id, Some(f), Verdict::Unconfirmed, None);
+            self.settle_failed(now, id, f, (end, Verdict::Unconfirmed), None);
         } else {
-            self.fail(now, id, f, (cause, None), error, None);
+            self.fail(now, id, f, (end, None), error, None);
         }
     }
 
@@ -250,7 +251,7 @@ impl Engine {
                 continue;
             }
             self.count(Counter::SessionLost, 1);
-            self.lose(now, id, &f, RedeliveryCause::ConnectionLost, "the connection was lost");
+            self.lose(now, id, &f, AttemptEnd::ConnectionLost, "the connection was lost");
         }
     }
 

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use mtimer_store::Record;
-use mtimer_types::{Destination, Key, Mode, Time, TimerId};
+use mtimer_types::story::LATE_MS;
+use mtimer_types::{Destination, Key, LateCause, Mode, Time, TimerId};
 
 use super::destination_members::{DestIx, MemberRef};
 use super::hash::{Map, Seeded};
@@ -21,6 +22,8 @@ pub(super) struct TimerEntry {
     pub(super) covered: bool,
     /// At-most-once: how far its take has come.
     pub(super) take: TakeState,
+    /// What it has waited for since its time, first of all; `None`: nothing yet.
+    pub(super) waited: Option<LateCause>,
     pub(super) state: EntryState,
 }
 
@@ -84,6 +87,30 @@ impl TimerEntry {
     /// The number of the next delivery, or of the one under way.
     pub(super) fn attempt(&self) -> u32 {
         self.record.attempt(self.covered)
+    }
+
+    /// Its time has come, and it waits for this, unless it has waited for something before.
+    pub(super) fn waits_for(&mut self, cause: LateCause) {
+        self.waited.get_or_insert(cause);
+    }
+
+    /// By how much its delivery is late at this time, ms. The first one is late since the timer is
+    /// due, a later one since the time that was set for it.
+    pub(super) fn late_ms(&self, at: Time) -> u64 {
+        at.ms_since(if self.attempt() == 1 { self.record.late_from() } else { self.fire })
+    }
+
+    /// What a delivery that is late by so much has waited for; `None`: it is not late.
+    pub(super) fn late_by(&self, late_ms: u64) -> Option<LateCause> {
+        (late_ms >= LATE_MS).then(|| self.waited.unwrap_or(LateCause::Broker))
+    }
+
+    /// It is given to a client after it has waited for one for so long, ms.
+    pub(super) fn had_credit_after(&mut self, now: Time, waited_ms: u64) {
+        let late_ms = self.late_ms(now);
+        if late_ms >= LATE_MS && waited_ms >= late_ms / 2 {
+            self.waited = Some(LateCause::Credit);
+        }
     }
 }
 
@@ -189,8 +216,18 @@ pub(super) struct Flight {
     pub(super) session: Option<SessionId>,
     /// The durable name of the client that has it.
     pub(super) client: u128,
+    /// When it was sent; [`Time::ZERO`]: by the predecessor. (An option would make the entry of
+    /// each timer in memory 16 bytes larger.)
+    pub(super) sent: Time,
     /// Callback timeout, monotonic ms.
     pub(super) until: u64,
+}
+
+impl Flight {
+    /// When this owner has sent it.
+    pub(super) fn sent(&self) -> Option<Time> {
+        (self.sent != Time::ZERO).then_some(self.sent)
+    }
 }
 
 /// All timers of one partition in memory.
@@ -362,7 +399,7 @@ mod tests {
         let id = timer.id;
         let record = Record::new(timer.into());
         let (covered, take, state) = (false, TakeState::NotAsked, EntryState::Waiting);
-        table.insert(TimerEntry { record, dest: 0, fire: at(ms), covered, take, state });
+        table.insert(TimerEntry { record, dest: 0, fire: at(ms), covered, take, waited: None, state });
         id
     }
 

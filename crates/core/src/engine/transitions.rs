@@ -4,12 +4,14 @@
 use std::sync::Arc;
 
 use mtimer_store::Record;
+use mtimer_types::story::LATE_MS;
 use mtimer_types::{Mode, PartitionId, Target, Time, TimerId};
 
 use super::Engine;
 use super::calls::OpenCall;
 use super::deferral::together_by;
 use super::destination_members::DestIx;
+use super::story::not_read;
 use super::table::{EntryState, Flight, TakeState, TimerEntry};
 use crate::api::{Call, Effect, Now};
 
@@ -45,13 +47,21 @@ impl Engine {
                     member: None,
                     session: None,
                     client: f.session,
+                    sent: Time::ZERO,
                     until,
                 })
             }
             None => self.await_fire(now, id, fire, record.timer.mode),
         };
         let Some(p) = self.partition(at) else { return };
-        p.table.insert(TimerEntry { record, dest, fire, covered, take: TakeState::NotAsked, state });
+        record.extensions.abridge_story();
+        let (take, waited) = (TakeState::NotAsked, None);
+        let mut entry = TimerEntry { record, dest, fire, covered, take, waited, state };
+        let late_ms = entry.late_ms(now.time);
+        if late_ms >= LATE_MS {
+            entry.waits_for(not_read(p.since(), now.time - late_ms));
+        }
+        p.table.insert(entry);
     }
 
     /// A timer that is not under way waits for its time in the wheel; or it is due, and waits to be

@@ -366,6 +366,7 @@ impl History {
         if ended {
             self.check_end(ms, now, id, op, after.as_ref());
         }
+        self.check_story(ms, epoch, id, (op, answer), after.as_ref());
     }
 
     /// The clock that decides has stepped forward by more than [`FORGETFUL_MS`].

@@ -258,6 +258,7 @@ impl World {
         let id = self.load.latest.back().or(self.load.ids.last()).copied();
         let at = self.rng.below(u64::from(PARTITIONS)) as u16;
         let query = match (self.rng.below(self.plan.questions), id) {
+            (0, Some(id)) if at % 2 == 1 => Query::Story(Target::Id(id)),
             (0, Some(id)) => Query::Get(Target::Id(id)),
             (1, _) if at % 2 == 1 => Query::Taken { cursor: Some((at, 0)), limit: 5 },
             (1, _) => Query::Dead { group: None, app: None, cursor: Some((at, 0)), limit: 5 },

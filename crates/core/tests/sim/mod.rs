@@ -27,6 +27,7 @@ mod owners;
 pub(crate) mod plan;
 mod sabotage;
 pub(crate) mod stats;
+mod story;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

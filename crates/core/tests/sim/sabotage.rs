@@ -8,8 +8,8 @@ use mtimer_store::conformance::properties;
 use mtimer_store::ops::{
     BulkActAnswer, Cancel, MoveAnswer, Reschedule, Schedule, Settle, SettleAnswer, TrimAnswer,
 };
-use mtimer_store::{Answer, CancelAnswer, Op, Refusal, RescheduleAnswer, ScheduleAnswer, Verdict};
-use mtimer_types::{Epoch, HandlerOutcome, Headers, Mode, Target};
+use mtimer_store::{Answer, Batch, CancelAnswer, Op, Refusal, RescheduleAnswer, ScheduleAnswer, Verdict};
+use mtimer_types::{Epoch, FailedAttempt, HandlerOutcome, Headers, Mode, Target};
 
 use super::plan::{Plan, Profile};
 
@@ -73,6 +73,10 @@ sabotages! {
     BulkSkips: Faults, "bulk: a job has ended, and not met all";
     /// The store keeps no marks of bulk jobs: what was acted on, and what has come since, is met.
     BulkForgets: Faults, "bulk: acted on a timer twice";
+    /// Every third attempt that fails is not told to the store.
+    StoryForgets: Faults, "story: no word of attempt";
+    /// Attempts are told to the store as if they had been sent a second later.
+    StoryMisdates: Faults, "story: tells of an attempt that was not sent like that";
     /// The clock follows a reading of the store by steps, also backwards.
     ClockStepsBack: Clocks, "12: the time";
     /// The clock follows the store by a twentieth of the time that passes.
@@ -143,6 +147,15 @@ impl Sabotage {
                 }
             }
             (Self::LoseInFlight, Call::Release(left)) => left.clear(),
+            (Self::StoryForgets, Call::Apply(batch)) => {
+                let forgotten = |failed: &FailedAttempt| failed.ended.as_ms().is_multiple_of(3);
+                stories(batch).for_each(|told| *told = told.take().filter(|failed| !forgotten(failed)));
+            }
+            (Self::StoryMisdates, Call::Apply(batch)) => {
+                for failed in stories(batch).flatten() {
+                    failed.attempt.sent = failed.attempt.sent.map(|sent| sent + 1_000);
+                }
+            }
             _ => {}
         }
     }
@@ -199,4 +212,12 @@ impl Sabotage {
             *after_ms = None;
         }
     }
+}
+
+/// What verdicts of a batch tell of attempts.
+fn stories(batch: &mut Batch) -> impl Iterator<Item = &mut Option<Box<FailedAttempt>>> {
+    batch.ops.iter_mut().filter_map(|op| match op {
+        Op::Settle(settle) => Some(&mut settle.attempt),
+        _ => None,
+    })
 }

@@ -12,8 +12,8 @@ pub use mtimer_protocol::sample::{
 };
 use mtimer_protocol::*;
 use mtimer_types::{
-    BulkFailure, BulkObstacle, DeadReason, DueSpan, Epoch, Filter, HandlerOutcome, Headers, Mode,
-    PartitionId, Target, Term, Timer,
+    Attempt, AttemptEnd, BulkFailure, BulkObstacle, DeadReason, DueSpan, Epoch, FailedAttempt, Filter,
+    HandlerOutcome, Headers, LateCause, Mode, PartitionId, Target, Term, Timer,
 };
 
 fn named<M>((name, message): (&str, M)) -> (String, M) {
@@ -128,6 +128,8 @@ pub fn from_client() -> Vec<(String, ClientMessage)> {
         ("query-forecast-all", query(Query::Forecast(all_forecast(9)))),
         ("query-forecast", query(Query::Forecast(some_forecast()))),
         ("query-parked", query(Query::Parked { dest: dest(), cursor: Some((9, 300)), limit: 1_000 })),
+        ("query-story-id", query(Query::Story(Target::Id(id())))),
+        ("query-story-key", query(Query::Story(by_key()))),
         ("query-taken", query(Query::Taken { cursor: None, limit: 100 })),
         ("client-ping", ClientMessage::Ping(1)),
         ("client-pong", ClientMessage::Pong(u64::MAX)),
@@ -180,6 +182,39 @@ fn timer_view(timer: Timer, state: TimerState) -> TimerView {
 
 fn view(state: TimerState) -> ServerMessage {
     answer(QueryAnswer::Timer(Some(timer_view(plain_timer(), state))))
+}
+
+/// A timer whose second attempt is under way.
+fn story() -> TimerStory {
+    let attempt = |number| Attempt {
+        number,
+        epoch: Epoch(3),
+        client: 0x0102,
+        sent: Some(time(5_000)),
+        late_ms: 300,
+        late_by: Some(LateCause::Credit),
+    };
+    let failed =
+        FailedAttempt { attempt: attempt(1), ended: time(5_500), end: AttemptEnd::Retry, error: "no".into() };
+    TimerStory {
+        view: timer_view(plain_timer(), TimerState::InFlight { epoch: Epoch(3), attempt: 2 }),
+        attempts: vec![failed],
+        under_way: Some(Attempt { sent: None, late_ms: 0, late_by: None, ..attempt(2) }),
+        waits_for: None,
+        told: time(6_000),
+    }
+}
+
+/// One that is parked.
+fn waiting_story() -> TimerStory {
+    let view = timer_view(plain_timer(), TimerState::Parked);
+    TimerStory {
+        view,
+        attempts: vec![],
+        under_way: None,
+        waits_for: Some(LateCause::Parked),
+        told: time(6_000),
+    }
 }
 
 /// A retry with its payload, and one in flight without.
@@ -350,6 +385,9 @@ fn answers() -> Vec<(&'static str, ServerMessage)> {
         ("answer-forecast-none", answer(QueryAnswer::Forecast { spans: vec![], next: None, uncounted: 0 })),
         ("answer-forecast", answer(forecast())),
         ("answer-timers-none", answer(QueryAnswer::Timers { rows: vec![], next: None })),
+        ("answer-story-none", answer(QueryAnswer::Story(None))),
+        ("answer-story", answer(QueryAnswer::Story(Some(story().into())))),
+        ("answer-story-waits", answer(QueryAnswer::Story(Some(waiting_story().into())))),
         ("answer-timers", answer(QueryAnswer::Timers { rows: pending_views(), next: Some((9, 300)) })),
     ]
 }

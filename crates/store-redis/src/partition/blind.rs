@@ -35,7 +35,7 @@ impl Knowledge {
         let keys: HashSet<&Key> = ops.iter().filter_map(|op| op.subject().key()).collect();
         let any_key = ops.iter().any(|op| op.is().takes_key_back);
         let ack = |(at, op): (usize, &Op)| {
-            let Op::Settle(Settle { id, verdict: Verdict::Ack, timer: Some(timer) }) = op else {
+            let Op::Settle(Settle { id, verdict: Verdict::Ack, timer: Some(timer), .. }) = op else {
                 return None;
             };
             let id = *id;

@@ -265,7 +265,12 @@ fn stale_acknowledgement() -> Check {
         let cancelled = alive(run.owner.apply(batch(cancel), HandedOver::now()).await)?;
         same("the cancel", &cancelled, &vec![Answer::Cancel(CancelAnswer::Cancelled(gone.id))])?;
         alive(run.owner.apply(batch(schedule(&heir)), HandedOver::now()).await)?;
-        let ack = Op::Settle(Settle { id: gone.id, verdict: Verdict::Ack, timer: Some(gone.clone().into()) });
+        let ack = Op::Settle(Settle {
+            id: gone.id,
+            verdict: Verdict::Ack,
+            timer: Some(gone.clone().into()),
+            attempt: None,
+        });
         same(
             "the acknowledgement",
             &alive(run.owner.apply(batch(ack), HandedOver::now()).await)?,

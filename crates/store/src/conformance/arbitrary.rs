@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use mtimer_types::{
-    Bulk, BulkAction, BulkId, DeadReason, Destination, Filter, Headers, Key, KeyPolicy, Mode, Target, Time,
-    Timer, TimerId,
+    Attempt, AttemptEnd, Bulk, BulkAction, BulkId, DeadReason, Destination, Epoch, FailedAttempt, Filter,
+    Headers, Key, KeyPolicy, LateCause, Mode, Target, Time, Timer, TimerId,
 };
 
 use super::kit::Kit;
@@ -194,11 +194,35 @@ pub(super) fn arbitrary_timer(r: &mut SeededRandom, kit: &Kit, dests: &[Destinat
     Timer { id, dest, key, due, mode, deadline, payload, headers, ..kit.timer(due) }
 }
 
+/// The attempt that a verdict ends, which most have. It follows from the id, so that earlier seeds
+/// mean what they meant.
+fn attempt(id: TimerId, now: Time, number: u32) -> Option<Box<FailedAttempt>> {
+    let n = id.random();
+    let sent = (!n.is_multiple_of(3)).then_some(now - n % 5_000);
+    let late_by = LateCause::ALL.get(n as usize % 9).copied();
+    let failed = FailedAttempt {
+        attempt: Attempt {
+            number,
+            epoch: Epoch(n % 1_000),
+            client: u128::from(n),
+            sent,
+            late_ms: (n % 400) as u32,
+            late_by,
+        },
+        ended: now,
+        end: AttemptEnd::ALL[n as usize % AttemptEnd::ALL.len()],
+        error: "später, bitte".repeat(n as usize % 4).into(),
+    };
+    (!n.is_multiple_of(4)).then(|| failed.into())
+}
+
 /// Returns an operation of a kind.
 pub fn arbitrary_op(kind: Kind, around: Around, r: &mut SeededRandom) -> Op {
     let Around { timer, known, now, fire, request } = around;
     let id = timer.id;
     let settle = |verdict| Op::settle(id, verdict);
+    let told =
+        |verdict, number| Settle { id, verdict, timer: None, attempt: attempt(id, now, number) }.into();
     match kind {
         Kind::Schedule => {
             let policy = r.pick(&[KeyPolicy::Create, KeyPolicy::Replace, KeyPolicy::Keep]);
@@ -223,21 +247,20 @@ pub fn arbitrary_op(kind: Kind, around: Around, r: &mut SeededRandom) -> Op {
             Take { id, failed: r.below(3) as u32, timer: known.filter(|_| r.one_in(2)) }.into()
         }
         Kind::Ack => settle(Verdict::Ack),
-        Kind::AckLoaded => Settle { id, verdict: Verdict::Ack, timer: known }.into(),
+        Kind::AckLoaded => Settle { id, verdict: Verdict::Ack, timer: known, attempt: None }.into(),
         Kind::LateAck => settle(Verdict::LateAck { attempt: r.below(4) as u32 }),
-        Kind::Retry => settle(Verdict::Retry {
-            fire,
-            tier: r.pick(&[1, 1, 2, 5, 32]),
-            failed: 1 + r.below(4) as u32,
-            error: r.pick(&["", "later", "im Moment nicht, später \u{1f570}"]).into(),
-        }),
-        Kind::Dead => settle(Verdict::Dead {
-            reason: r.pick(&[DeadReason::Exhausted, DeadReason::Failed, DeadReason::AtMostOnce]),
-            failed: r.below(5) as u32,
-            error: r.pick(&["", "never"]).into(),
-        }),
+        Kind::Retry => {
+            let (tier, failed) = (r.pick(&[1, 1, 2, 5, 32]), 1 + r.below(4) as u32);
+            let error = r.pick(&["", "later", "im Moment nicht, später \u{1f570}"]).into();
+            told(Verdict::Retry { fire, tier, failed, error }, failed)
+        }
+        Kind::Dead => {
+            let reason = r.pick(&[DeadReason::Exhausted, DeadReason::Failed, DeadReason::AtMostOnce]);
+            let failed = r.below(5) as u32;
+            told(Verdict::Dead { reason, failed, error: r.pick(&["", "never"]).into() }, failed)
+        }
         Kind::Expired => settle(Verdict::Expired { next: r.pick(&[now, fire, Time::MAX]) }),
-        Kind::Unconfirmed => settle(Verdict::Unconfirmed),
+        Kind::Unconfirmed => told(Verdict::Unconfirmed, 1),
         Kind::Park => Park { id, failed: r.below(3) as u32 }.into(),
         Kind::Unpark => Unpark { id, fire }.into(),
         Kind::Replay => Replay { id, fire }.into(),

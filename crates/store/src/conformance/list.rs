@@ -190,6 +190,8 @@ macro_rules! conformance_list {
                 a_retry_waits_in_its_tier,
                 it_is_loaded_in_time,
                 through_all_tiers,
+                a_story_grows_with_each_attempt,
+                a_story_goes_wherever_its_timer_goes,
                 a_repeat_changes_nothing,
                 an_empty_error_is_none,
                 a_long_error_is_cut,

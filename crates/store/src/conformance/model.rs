@@ -123,7 +123,7 @@ impl Model {
                 answer
             }
             Op::Take(Take { id, failed, .. }) => self.take(*id, *failed),
-            Op::Settle(Settle { id, verdict, .. }) => self.settle(now, *id, verdict),
+            Op::Settle(settle) => self.settle(now, settle),
             Op::Park(Park { id, failed }) => Answer::Park(self.park(now, *id, *failed)),
             Op::Unpark(Unpark { id, fire }) => Answer::Unpark(self.unpark(now, *id, *fire)),
             Op::Replay(Replay { id, fire }) => Answer::Replay(self.replay(now, *id, *fire)),
@@ -189,6 +189,7 @@ impl Model {
             unconfirmed_since: None,
             accepted: (timer.due < now).then_some(now),
             mark: self.newest_job(),
+            story: Vec::new(),
         };
         self.timers.insert(timer.id, entry);
         self.file(timer.id, timer.due, 0);
@@ -322,7 +323,9 @@ impl Model {
         ReplayAnswer::Done
     }
 
-    fn settle(&mut self, now: Time, id: TimerId, verdict: &Verdict) -> Answer {
+    fn settle(&mut self, now: Time, settle: &Settle) -> Answer {
+        let Settle { id, verdict, attempt, .. } = settle;
+        let id = *id;
         let Some(e) = self.timers.get(&id) else { return Answer::Settle(SettleAnswer::Gone) };
         let (covered, failed, newest) = (self.covered(e), e.progress.failed, self.newest_job());
         let taken = matches!(e.place, Place::Taken { .. });
@@ -340,6 +343,7 @@ impl Model {
                 if matches!(e.place, Place::Pending { .. }) && failed >= *already => {}
             Verdict::Retry { fire, tier, failed, error } if matches!(e.place, Place::Pending { .. }) => {
                 e.fail(*failed, error);
+                e.tell(attempt.as_deref());
                 if e.progress.stopped {
                     e.die(DeadReason::Stopped, now, newest);
                     return Answer::Settle(SettleAnswer::Died);
@@ -353,6 +357,7 @@ impl Model {
             Verdict::Dead { .. } if e.place == Place::Dead => {}
             Verdict::Dead { reason, failed, error } => {
                 e.fail(*failed, error);
+                e.tell(attempt.as_deref());
                 e.die(*reason, now, newest);
             }
             Verdict::Expired { next }
@@ -363,6 +368,7 @@ impl Model {
             Verdict::Unconfirmed if taken => {
                 if !e.is_unconfirmed() {
                     e.mark = e.mark.max(newest);
+                    e.tell(attempt.as_deref());
                 }
                 if let Place::Taken { unconfirmed, .. } = &mut e.place {
                     *unconfirmed = true;

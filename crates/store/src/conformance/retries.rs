@@ -1,10 +1,10 @@
 //! Retry tiers: a failed timer waits under its tier and comes back with its count.
 
-use mtimer_types::{DeadReason, Time};
+use mtimer_types::{Attempt, AttemptEnd, DeadReason, Epoch, FailedAttempt, LateCause, Time, Timer};
 
 use super::kit::Kit;
 use super::values::{DAY, HOUR, MINUTE, SECOND, pending_at};
-use crate::ops::{MoveAnswer, Park, ReplayAnswer, SettleAnswer};
+use crate::ops::{MoveAnswer, Park, ReplayAnswer, Settle, SettleAnswer, Unpark};
 use crate::{Answer, Op, Place, Verdict};
 
 fn retry(fire: Time, tier: u8, failed: u32, error: &str) -> Verdict {
@@ -53,6 +53,68 @@ pub(super) async fn through_all_tiers(mut kit: Kit) {
     }
     assert_eq!(owner.ack(timer.id).await, SettleAnswer::Done);
     assert_eq!(owner.census().await, Default::default());
+}
+
+/// A verdict that is told of an attempt.
+fn told(timer: &Timer, verdict: Verdict, attempt: &FailedAttempt) -> Op {
+    Settle { id: timer.id, verdict, timer: None, attempt: Some(attempt.clone().into()) }.into()
+}
+
+fn attempt(number: u32, error: &str) -> FailedAttempt {
+    let (epoch, client, late_by) = (Epoch(u64::from(number)), 7, Some(LateCause::Credit));
+    FailedAttempt {
+        attempt: Attempt { number, epoch, client, sent: Some(Time::from_ms(1_000)), late_ms: 20, late_by },
+        ended: Time::from_ms(2_000),
+        end: AttemptEnd::TimedOut,
+        error: error.into(),
+    }
+}
+
+pub(super) async fn a_story_grows_with_each_attempt(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let timer = Timer { payload: b"payload".as_slice().into(), ..kit.timer(kit.now) };
+    owner.add(&timer).await;
+    let mut expected: Vec<FailedAttempt> = Vec::new();
+    for number in 1..=12 {
+        // One in the middle is not told of.
+        let attempt = attempt(number, &"ä".repeat(number as usize));
+        let verdict = retry(kit.now + MINUTE, 1, number, "busy");
+        if number == 3 {
+            owner.settle(timer.id, verdict).await;
+        } else {
+            let answers = owner.apply(vec![told(&timer, verdict, &attempt)]).await;
+            assert_eq!(answers, [Answer::Settle(SettleAnswer::Done)]);
+            expected.push(attempt);
+        }
+        let kept = &expected[expected.len().saturating_sub(8)..];
+        assert_eq!(owner.record(timer.id).await.extensions.story(), kept, "after attempt {number}");
+    }
+    // A repeat adds nothing.
+    let repeat = told(&timer, retry(kit.now + MINUTE, 1, 12, "busy"), &attempt(12, "again"));
+    owner.apply(vec![repeat]).await;
+    assert_eq!(owner.record(timer.id).await.extensions.story(), &expected[expected.len() - 8..]);
+    assert_eq!(owner.record(timer.id).await.timer.payload, timer.payload);
+}
+
+pub(super) async fn a_story_goes_wherever_its_timer_goes(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let (timer, once) = (kit.timer(kit.now), kit.amo(kit.now));
+    owner.add_all(&[timer.clone(), once.clone()]).await;
+    let story = [1, 2].map(|number| attempt(number, "no"));
+    owner.apply(vec![told(&timer, retry(kit.now, 1, 1, "no"), &story[0])]).await;
+    owner.apply(vec![Op::Park(Park { id: timer.id, failed: 1 })]).await;
+    owner.apply(vec![Op::Unpark(Unpark { id: timer.id, fire: kit.now })]).await;
+    let owner = kit.owner().await;
+    let dead = Verdict::Dead { reason: DeadReason::Exhausted, failed: 2, error: "no".into() };
+    owner.apply(vec![told(&timer, dead.clone(), &story[1])]).await;
+    owner.apply(vec![told(&timer, dead, &story[1])]).await;
+    assert_eq!(owner.record(timer.id).await.extensions.story(), story, "a dead letter");
+    owner.replay(timer.id, kit.now).await;
+    assert_eq!(owner.record(timer.id).await.extensions.story(), story, "replayed");
+
+    owner.apply(vec![Op::take(once.id, 0), told(&once, Verdict::Unconfirmed, &story[0])]).await;
+    owner.apply(vec![told(&once, Verdict::Unconfirmed, &story[0])]).await;
+    assert_eq!(owner.record(once.id).await.extensions.story(), story[..1], "unconfirmed");
 }
 
 pub(super) async fn a_repeat_changes_nothing(mut kit: Kit) {

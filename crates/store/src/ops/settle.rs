@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use mtimer_types::{DeadReason, Ended, Mode, Time, Timer, TimerId};
+use mtimer_types::{DeadReason, Ended, FailedAttempt, Mode, Time, Timer, TimerId};
 
 use super::operation::{Operation, Origin, Properties};
 use super::steps::{dead_letter, end, file, free_key};
 use super::subject::Subject;
 use crate::place::Retained;
-use crate::record::{Progress, cut_error};
+use crate::record::{Record, cut_error};
 use crate::table::{At, Context, Row, Table};
 
 /// Ends or continues a timer after a delivery, a missed deadline or a lost client. See
@@ -22,6 +22,8 @@ pub struct Settle {
     /// The timer, if the owner has it in memory. A store may remove it by this without reading
     /// it first: nearly all timers end so.
     pub timer: Option<Arc<Timer>>,
+    /// The attempt that it ends without success, for the timer's story.
+    pub attempt: Option<Box<FailedAttempt>>,
 }
 
 /// The fate of a timer after a delivery (or in place of one).
@@ -119,13 +121,11 @@ impl Operation for Settle {
             Verdict::LateAck { attempt } if can_have_happened(ctx, &row, *attempt) => ack(table, ctx, &row),
             Verdict::LateAck { .. } => Ok(SettleAnswer::Gone),
             Verdict::Retry { fire, tier, failed, error } => {
-                retry(table, ctx, &row, *fire, *tier, *failed, error)
+                retry(table, ctx, &row, self.failed(&row.record, *failed, error), *fire, *tier)
             }
             Verdict::Dead { reason, failed, error } => {
                 if !matches!(row.at, At::Dead { .. }) {
-                    let mut record = row.record.clone();
-                    fail(&mut record.progress, *failed, error);
-                    dead_letter(table, ctx, &row, record, *reason)?;
+                    dead_letter(table, ctx, &row, self.failed(&row.record, *failed, error), *reason)?;
                 }
                 Ok(SettleAnswer::Done)
             }
@@ -139,7 +139,41 @@ impl Operation for Settle {
                     Ok(SettleAnswer::Done)
                 }
             },
-            Verdict::Unconfirmed => unconfirm(table, ctx, &row),
+            Verdict::Unconfirmed => self.unconfirm(table, ctx, &row),
+        }
+    }
+}
+
+impl Settle {
+    /// The record with so many failed attempts.
+    fn failed(&self, record: &Record, failed: u32, error: &str) -> Record {
+        let mut record = record.clone();
+        record.progress.failed = failed;
+        record.progress.last_error = (!error.is_empty()).then(|| cut_error(error));
+        self.tell(&mut record);
+        record
+    }
+
+    /// Adds the attempt to the timer's story.
+    fn tell(&self, record: &mut Record) {
+        if let Some(attempt) = &self.attempt {
+            record.extensions.add_attempt((**attempt).clone());
+        }
+    }
+
+    fn unconfirm<T: Table>(&self, table: &mut T, ctx: &Context, row: &Row) -> Result<SettleAnswer, T::Error> {
+        match row.at {
+            At::Taken { epoch } => {
+                free_key(table, row)?;
+                let at = At::Unconfirmed { epoch, since: ctx.now };
+                let mut record = row.record.clone();
+                record.extensions.raise_bulk_mark(table.bulks().mark());
+                self.tell(&mut record);
+                table.put(Some(row), Row { record, at })?;
+                Ok(SettleAnswer::Done)
+            }
+            At::Unconfirmed { .. } => Ok(SettleAnswer::Done),
+            At::Pending { .. } | At::Parked | At::Dead { .. } => Ok(SettleAnswer::Gone),
         }
     }
 }
@@ -170,19 +204,16 @@ fn retry<T: Table>(
     table: &mut T,
     ctx: &Context,
     row: &Row,
+    record: Record,
     fire: Time,
     tier: u8,
-    failed: u32,
-    error: &str,
 ) -> Result<SettleAnswer, T::Error> {
     if !matches!(row.at, At::Pending { .. }) {
         return Ok(SettleAnswer::Gone);
     }
-    if row.record.progress.failed >= failed {
+    if row.record.progress.failed >= record.progress.failed {
         return Ok(SettleAnswer::Done);
     }
-    let mut record = row.record.clone();
-    fail(&mut record.progress, failed, error);
     if record.progress.stopped {
         dead_letter(table, ctx, row, record, DeadReason::Stopped)?;
         return Ok(SettleAnswer::Died);
@@ -193,24 +224,4 @@ fn retry<T: Table>(
     }
     file(table, ctx, Some(row), record, fire, tier)?;
     Ok(SettleAnswer::Done)
-}
-
-fn fail(progress: &mut Progress, failed: u32, error: &str) {
-    progress.failed = failed;
-    progress.last_error = (!error.is_empty()).then(|| cut_error(error));
-}
-
-fn unconfirm<T: Table>(table: &mut T, ctx: &Context, row: &Row) -> Result<SettleAnswer, T::Error> {
-    match row.at {
-        At::Taken { epoch } => {
-            free_key(table, row)?;
-            let at = At::Unconfirmed { epoch, since: ctx.now };
-            let mut record = row.record.clone();
-            record.extensions.raise_bulk_mark(table.bulks().mark());
-            table.put(Some(row), Row { record, at })?;
-            Ok(SettleAnswer::Done)
-        }
-        At::Unconfirmed { .. } => Ok(SettleAnswer::Done),
-        At::Pending { .. } | At::Parked | At::Dead { .. } => Ok(SettleAnswer::Gone),
-    }
 }

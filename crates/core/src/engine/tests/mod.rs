@@ -26,6 +26,7 @@ mod returning;
 mod roster;
 mod settle;
 mod stopping;
+mod story;
 mod sweeps;
 mod topology;
 

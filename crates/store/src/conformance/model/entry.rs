@@ -1,6 +1,6 @@
 //! One timer of the model.
 
-use mtimer_types::{DeadReason, Time, Timer};
+use mtimer_types::{DeadReason, FailedAttempt, Time, Timer};
 
 use crate::{Place, Progress, Record};
 
@@ -17,6 +17,8 @@ pub struct Entry {
     pub(super) accepted: Option<Time>,
     /// Bulk jobs up to this number pass it by.
     pub(super) mark: u32,
+    /// The last eight attempts of which it was told, the first of them first.
+    pub(super) story: Vec<FailedAttempt>,
 }
 
 impl Entry {
@@ -24,6 +26,8 @@ impl Entry {
         let (timer, progress) = (std::sync::Arc::new(self.timer.clone()), self.progress.clone());
         let mut record = Record { progress, accepted: self.accepted, ..Record::new(timer) };
         record.extensions.raise_bulk_mark(self.mark);
+        self.story.iter().for_each(|attempt| record.extensions.add_attempt(attempt.clone()));
+        assert_eq!(record.extensions.story(), self.story, "what a story says is what was told");
         record
     }
 
@@ -42,6 +46,13 @@ impl Entry {
     pub(super) fn fail(&mut self, failed: u32, error: &str) {
         self.progress.failed = failed;
         self.progress.last_error = if error.is_empty() { None } else { Some(error.into()) };
+    }
+
+    pub(super) fn tell(&mut self, attempt: Option<&FailedAttempt>) {
+        self.story.extend(attempt.cloned());
+        if self.story.len() > 8 {
+            self.story.remove(0);
+        }
     }
 
     /// `newest`: the mark of what comes to the retained ones.
