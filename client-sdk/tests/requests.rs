@@ -458,6 +458,7 @@ async fn answers_of_every_kind_reach_their_calls() {
     assert_eq!(client.replay_all(vec![id; 3]).await, vec![Ok(mtimer_client::Replayed::KeyTaken(id)); 3]);
     assert_eq!(client.purge_all(vec![id; 2]).await, vec![Ok(true); 2]);
     assert_eq!(client.get(id).await, Ok(None));
+    assert_eq!(client.story(id).await, Ok(None));
     assert_eq!(client.dead(Default::default()).all().await, Ok(vec![]));
     assert_eq!(client.unconfirmed().next().await, Ok(None));
     assert_eq!(client.list(dest()).next().await, Ok(None));

@@ -23,6 +23,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::limits::{MAX_EXTENSIONS, MAX_EXTENSIONS_BYTES};
 use crate::story::{self, FailedAttempt};
+use crate::varint::{BadVarint, put_varint, take_varint};
 
 /// Bit of a tag: what has the field must not be used by a version that does not know it.
 pub const MUST_BE_UNDERSTOOD: u32 = 1;
@@ -79,6 +80,15 @@ pub enum ExtensionError {
         /// Most bytes allowed.
         limit: usize,
     },
+}
+
+impl ExtensionError {
+    fn of_number(bad: BadVarint) -> Self {
+        match bad {
+            BadVarint::CutOff => Self::CutOff,
+            BadVarint::Form => Self::Number,
+        }
+    }
 }
 
 impl Extensions {
@@ -231,44 +241,11 @@ fn block_of<V: AsRef<[u8]>>(fields: impl IntoIterator<Item = (u32, V)>) -> Vec<u
 }
 
 fn take_field<'a>(rest: &mut &'a [u8]) -> Result<(u32, &'a [u8]), ExtensionError> {
-    let (tag, len) = (take_varint(rest)?, take_varint(rest)?);
+    let mut number = || take_varint(rest).map_err(ExtensionError::of_number);
+    let (tag, len) = (number()?, number()?);
     let (value, after) = rest.split_at_checked(len as usize).ok_or(ExtensionError::CutOff)?;
     *rest = after;
     Ok((tag, value))
-}
-
-pub(crate) fn put_varint(n: u32, out: &mut Vec<u8>) {
-    match (u8::try_from(n), u16::try_from(n)) {
-        (Ok(n), _) if n < TWO_BYTES => out.push(n),
-        (_, Ok(n)) => {
-            out.push(TWO_BYTES);
-            out.extend_from_slice(&n.to_le_bytes());
-        }
-        _ => {
-            out.push(FOUR_BYTES);
-            out.extend_from_slice(&n.to_le_bytes());
-        }
-    }
-}
-
-pub(crate) fn take_varint(rest: &mut &[u8]) -> Result<u32, ExtensionError> {
-    let [first] = take(rest)?;
-    let (n, least) = match first {
-        TWO_BYTES => (u16::from_le_bytes(take(rest)?).into(), u32::from(TWO_BYTES)),
-        FOUR_BYTES => (u32::from_le_bytes(take(rest)?), 1 << 16),
-        first => (first.into(), 0),
-    };
-    if first > FOUR_BYTES || n < least { Err(ExtensionError::Number) } else { Ok(n) }
-}
-
-/// First bytes of varints that have two and four more.
-const TWO_BYTES: u8 = 251;
-const FOUR_BYTES: u8 = 252;
-
-pub(crate) fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], ExtensionError> {
-    let (taken, after) = rest.split_first_chunk().ok_or(ExtensionError::CutOff)?;
-    *rest = after;
-    Ok(*taken)
 }
 
 /// The block, as bytes.

@@ -29,6 +29,7 @@ mod text;
 pub mod time;
 pub mod timer;
 pub mod trace;
+mod varint;
 mod verb;
 
 pub use backoff::Backoff;

@@ -19,10 +19,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::extensions::{put_varint, take, take_varint};
 use crate::partition::Epoch;
 use crate::text::beginning;
 use crate::time::Time;
+use crate::varint::{put_varint, take, take_varint};
 
 /// Most attempts that a story keeps: the last ones. With it stories stay below the limit of a
 /// record's extensions, together with the other fields.

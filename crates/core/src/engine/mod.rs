@@ -73,6 +73,7 @@ mod holds;
 mod housekeeping;
 mod inherited;
 mod key_edits;
+mod lateness;
 mod loading;
 mod open_requests;
 mod outcomes;

@@ -190,7 +190,10 @@ impl Engine {
                 self.answer(session, corr, QueryAnswer::Timer(view));
             }
             (QueryPart::Story { session, corr }, CallAnswer::Get(found)) => {
-                let story = found.map(|(record, place)| self.story(now, record, place).into());
+                let story = found.map(|(record, place)| {
+                    let view = self.view(record.clone(), place);
+                    self.story(now, &record, place, view).into()
+                });
                 self.answer(session, corr, QueryAnswer::Story(story));
             }
             (QueryPart::One { session, corr }, CallAnswer::List(ListPage::Dead(page))) => {
@@ -289,7 +292,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn view(&mut self, record: Record, place: Place) -> TimerView {
+    fn view(&mut self, record: Record, place: Place) -> TimerView {
         let id = record.timer.id;
         let flight = self.partition(id.partition()).and_then(|p| {
             let epoch = p.epoch();

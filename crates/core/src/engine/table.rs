@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use mtimer_store::Record;
-use mtimer_types::story::LATE_MS;
 use mtimer_types::{Destination, Key, LateCause, Mode, Time, TimerId};
 
 use super::destination_members::{DestIx, MemberRef};
@@ -87,30 +86,6 @@ impl TimerEntry {
     /// The number of the next delivery, or of the one under way.
     pub(super) fn attempt(&self) -> u32 {
         self.record.attempt(self.covered)
-    }
-
-    /// Its time has come, and it waits for this, unless it has waited for something before.
-    pub(super) fn waits_for(&mut self, cause: LateCause) {
-        self.waited.get_or_insert(cause);
-    }
-
-    /// By how much its delivery is late at this time, ms. The first one is late since the timer is
-    /// due, a later one since the time that was set for it.
-    pub(super) fn late_ms(&self, at: Time) -> u64 {
-        at.ms_since(if self.attempt() == 1 { self.record.late_from() } else { self.fire })
-    }
-
-    /// What a delivery that is late by so much has waited for; `None`: it is not late.
-    pub(super) fn late_by(&self, late_ms: u64) -> Option<LateCause> {
-        (late_ms >= LATE_MS).then(|| self.waited.unwrap_or(LateCause::Broker))
-    }
-
-    /// It is given to a client after it has waited for one for so long, ms.
-    pub(super) fn had_credit_after(&mut self, now: Time, waited_ms: u64) {
-        let late_ms = self.late_ms(now);
-        if late_ms >= LATE_MS && waited_ms >= late_ms / 2 {
-            self.waited = Some(LateCause::Credit);
-        }
     }
 }
 

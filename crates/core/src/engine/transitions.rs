@@ -11,7 +11,7 @@ use super::Engine;
 use super::calls::OpenCall;
 use super::deferral::together_by;
 use super::destination_members::DestIx;
-use super::story::not_read;
+use super::lateness::not_read;
 use super::table::{EntryState, Flight, TakeState, TimerEntry};
 use crate::api::{Call, Effect, Now};
 

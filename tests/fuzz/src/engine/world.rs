@@ -305,6 +305,7 @@ impl<B: Backend> World<B> {
             }
             _ if byte == 0xfe => Query::Forecast(all_forecast(u16::from(program.byte()) % (PARTITIONS + 1))),
             _ if byte >= 0xfc => Query::Bulks { partition: u16::from(program.byte()) % (PARTITIONS + 1) },
+            _ if byte == 0xfb => Query::Story(self.target(program)),
             0 => Query::Get(self.target(program)),
             1 => Query::Dead { group: None, app: None, cursor: None, limit: 2 },
             2 => Query::Unconfirmed { cursor: Some((program.byte().into(), 1)), limit: u32::MAX },
