@@ -22,11 +22,11 @@ const ERROR_SHOWN: usize = 200;
 /// sent to which client under which epoch, how late and why, when it ended and how; the attempt
 /// under way; and what the timer waits for if its time has come.
 ///
-/// Why a delivery was late: credit (no client had room for it), parked (set aside until one had),
-/// takeover (its partition had changed hands), claim (the store had not yet confirmed that its
-/// owner may send what is due then), store (that was slow or away), edit (a cancel, reschedule or
-/// replace of it was under way), broker (none of these: busy, or its host stood still). Below 10 ms
-/// no reason is given.
+/// Why a delivery was late: credit (no client had room for it), parked (set aside, mostly until one
+/// had), takeover (its partition had changed hands), claim (the store had not yet confirmed that
+/// its owner may send what is due then), store (that was slow or away, or the broker's memory was
+/// used up), edit (a cancel, reschedule or replace of it was under way), broker (none of these:
+/// busy, or its host stood still). Below 10 ms no reason is given.
 ///
 /// A timer that was acknowledged is gone, and has no story: the broker's metrics say how late those
 /// were. Exit code 5 if there is no such timer.
@@ -74,6 +74,7 @@ fn object(story: &TimerStory, mut fields: Map<String, Value>) -> Map<String, Val
         "failed_attempts": story.attempts.iter().map(failed).collect::<Vec<_>>(),
         "lost_attempts": story.lost().collect::<Vec<_>>(),
         "under_way": story.under_way.as_ref().map(attempt_object),
+        "settling": story.settling,
         "waits_for": story.waits_for.map(LateCause::name),
         "told_ms": story.told,
     });
@@ -94,7 +95,7 @@ fn attempt_object(attempt: &Attempt) -> Map<String, Value> {
 }
 
 fn client(attempt: &Attempt) -> String {
-    format!("{:032x}", attempt.client)
+    format!("{:016x}", attempt.client)
 }
 
 /// The story for people: attempts in their order, then what goes on.
@@ -108,6 +109,9 @@ fn lines(story: &TimerStory) -> Vec<String> {
         let until_now =
             attempt.sent.map_or_else(String::new, |sent| format!(", for {}", between(sent, story.told)));
         lines.push(format!("{}: under way{until_now}", attempt_line(attempt)));
+    }
+    if let Some(number) = story.settling {
+        lines.push(format!("attempt {number}: it has ended; its outcome is on its way to the store"));
     }
     if let Some(cause) = story.waits_for {
         lines.push(format!("its time has come: {}", now_waits(cause)));
@@ -140,7 +144,7 @@ fn lateness(attempt: &Attempt) -> String {
 }
 
 fn lost_line(number: u32) -> String {
-    format!("attempt {number}: its owner was lost; it may have been sent, and nothing is known of it")
+    format!("attempt {number}: it may have been sent, by an owner that was lost; nothing is known of it")
 }
 
 fn between(from: Time, to: Time) -> String {
@@ -154,6 +158,7 @@ fn ending(end: AttemptEnd) -> &'static str {
         AttemptEnd::TimedOut => "no outcome came within the callback timeout",
         AttemptEnd::ConnectionLost => "the connection to the client was lost",
         AttemptEnd::NotBegun => "no handler had begun",
+        AttemptEnd::Unknown => "in a way that this version does not know",
     }
 }
 
@@ -161,12 +166,13 @@ fn ending(end: AttemptEnd) -> &'static str {
 fn had_waited(cause: LateCause) -> &'static str {
     match cause {
         LateCause::Credit => "no client had room for it (credit)",
-        LateCause::Parked => "it was set aside until a client had room (parked)",
+        LateCause::Parked => "it had been set aside (parked)",
         LateCause::Takeover => "its partition had changed hands (takeover)",
         LateCause::Claim => "the store had not yet confirmed the owner's claim (claim)",
-        LateCause::Store => "the store was slow or away (store)",
+        LateCause::Store => "the store was slow or away, or memory was short (store)",
         LateCause::Edit => "a cancel, reschedule or replace was under way (edit)",
         LateCause::Broker => "its broker was busy or stood still (broker)",
+        LateCause::Unknown => "for a reason that this version does not know (unknown)",
     }
 }
 
@@ -175,11 +181,12 @@ fn now_waits(cause: LateCause) -> &'static str {
     match cause {
         LateCause::Credit => "it waits for a client with room for it (credit)",
         LateCause::Parked => "it is set aside until a client has room (parked)",
-        LateCause::Takeover => "its partition has changed hands, and it is yet to be read (takeover)",
+        LateCause::Takeover => "its partition changes hands, or has, and it is yet to be read (takeover)",
         LateCause::Claim => "it waits until the store confirms the owner's claim (claim)",
         LateCause::Store => "it waits for the store (store)",
         LateCause::Edit => "it waits for the end of a cancel, reschedule or replace (edit)",
         LateCause::Broker => "it waits for its broker (broker)",
+        LateCause::Unknown => "it waits for something that this version does not know (unknown)",
     }
 }
 
@@ -213,7 +220,9 @@ mod tests {
                 failed(late, AttemptEnd::Retry, "out of\nstock"),
                 failed(inherited, AttemptEnd::TimedOut, ""),
             ],
+            tried: 4,
             under_way: Some(attempt(4, 0, None)),
+            settling: None,
             waits_for: None,
             told: Time::from_ms(6_500),
         }
@@ -221,7 +230,7 @@ mod tests {
 
     #[test]
     fn people_are_told_of_each_attempt_in_its_order() {
-        let client = "0".repeat(30) + "ab";
+        let client = "0".repeat(14) + "ab";
         let expected = [
             format!(
                 "attempt 1: sent 1970-01-01T00:00:01.000Z, 300 ms late: no client had room for it (credit), \
@@ -230,7 +239,7 @@ mod tests {
             "    ended 1970-01-01T00:00:01.250Z after 250 ms: the handler asked for another attempt: \
              out of\\nstock"
                 .to_owned(),
-            "attempt 2: its owner was lost; it may have been sent, and nothing is known of it".to_owned(),
+            "attempt 2: it may have been sent, by an owner that was lost; nothing is known of it".to_owned(),
             format!("attempt 3: sent by a former owner, to client {client}, epoch 7"),
             "    ended 1970-01-01T00:00:00.250Z: no outcome came within the callback timeout".to_owned(),
             format!(
@@ -243,8 +252,11 @@ mod tests {
     #[test]
     fn people_are_told_what_a_timer_waits_for_and_that_there_is_nothing_to_tell() {
         let mut quiet = story();
-        (quiet.attempts, quiet.under_way, quiet.view.failed) = (vec![], None, 0);
+        (quiet.attempts, quiet.under_way, quiet.tried) = (vec![], None, 0);
         assert_eq!(lines(&quiet), ["no attempt has ended without success"]);
+        (quiet.settling, quiet.tried) = (Some(1), 1);
+        assert_eq!(lines(&quiet), ["attempt 1: it has ended; its outcome is on its way to the store"]);
+        (quiet.settling, quiet.tried) = (None, 0);
         for cause in LateCause::ALL {
             quiet.waits_for = Some(*cause);
             let name = format!("({})", cause.name());

@@ -103,7 +103,7 @@ impl RedeliveryCause {
     /// Why there is another attempt after one that has ended like this.
     pub const fn after(end: AttemptEnd) -> Self {
         match end {
-            AttemptEnd::Retry | AttemptEnd::Fail => Self::Handler,
+            AttemptEnd::Retry | AttemptEnd::Fail | AttemptEnd::Unknown => Self::Handler,
             AttemptEnd::TimedOut => Self::Timeout,
             AttemptEnd::ConnectionLost => Self::ConnectionLost,
             AttemptEnd::NotBegun => Self::NotBegun,

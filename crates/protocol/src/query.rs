@@ -295,8 +295,12 @@ pub struct TimerStory {
     /// Its last attempts that ended without success, the first of them first.
     #[serde(deserialize_with = "at_most::<MAX_STORY_ATTEMPTS, _, _>")]
     pub attempts: Vec<FailedAttempt>,
+    /// How many attempts there have been, lost ones and the one under way included.
+    pub tried: u32,
     /// The attempt under way.
     pub under_way: Option<Attempt>,
+    /// This attempt has ended; the store is yet to confirm its outcome.
+    pub settling: Option<u32>,
     /// What it waits for: its time has come, and no attempt is under way.
     pub waits_for: Option<LateCause>,
     /// When its owner has told this, by the cluster clock.
@@ -304,17 +308,21 @@ pub struct TimerStory {
 }
 
 impl TimerStory {
-    /// Returns the numbers of the attempts that were lost with an owner: it may have sent them and
-    /// has left no word of how they ended. Of attempts before the oldest of a full story nothing
-    /// is said.
+    /// Returns the numbers of the attempts of which nothing is known: their owner was lost, and may
+    /// have sent them; or it kept no stories. Of what is before the oldest attempt of a full story
+    /// nothing is said, and of none but the last few.
     pub fn lost(&self) -> impl Iterator<Item = u32> {
-        let known = |number: &u32| self.attempts.iter().any(|failed| failed.attempt.number == *number);
+        let known = |number: &u32| {
+            let is_present = self.under_way.is_some_and(|attempt| attempt.number == *number);
+            is_present
+                || self.settling == Some(*number)
+                || self.attempts.iter().any(|failed| failed.attempt.number == *number)
+        };
         let oldest = self.attempts.first().map_or(1, |failed| failed.attempt.number);
-        let first = if self.attempts.len() < MAX_STORY_ATTEMPTS { 1 } else { oldest };
-        let behind = self.under_way.map_or(self.view.failed.saturating_add(1), |attempt| attempt.number);
-        // At most so many: what is older is not told one by one.
-        let first = first.max(behind.saturating_sub(2 * MAX_STORY_ATTEMPTS as u32));
-        (first..behind).filter(move |number| !known(number))
+        let is_full = self.attempts.len() >= MAX_STORY_ATTEMPTS;
+        let few = self.tried.saturating_sub(2 * MAX_STORY_ATTEMPTS as u32).saturating_add(1);
+        let first = if is_full { oldest } else { few };
+        (first..=self.tried).filter(move |number| !known(number))
     }
 }
 
@@ -509,7 +517,7 @@ mod tests {
     fn attempts_of_which_nothing_is_known_were_lost() {
         let attempt =
             |number| Attempt { number, epoch: Epoch(1), client: 2, sent: None, late_ms: 0, late_by: None };
-        let lost = |known: &[u32], failed: u32, under_way: Option<u32>| {
+        let lost = |known: &[u32], tried: u32, under_way: Option<u32>| {
             let failed_attempt = |number: &u32| FailedAttempt {
                 attempt: attempt(*number),
                 ended: Time::ZERO,
@@ -518,11 +526,13 @@ mod tests {
             };
             let timer = crate::sample::plain_timer();
             let view =
-                TimerView { timer, state: TimerState::Parked, failed, stopped: false, last_error: None };
+                TimerView { timer, state: TimerState::Parked, failed: 0, stopped: false, last_error: None };
             let story = TimerStory {
                 view,
                 attempts: known.iter().map(failed_attempt).collect(),
+                tried,
                 under_way: under_way.map(attempt),
+                settling: None,
                 waits_for: None,
                 told: Time::ZERO,
             };
@@ -530,10 +540,10 @@ mod tests {
         };
         assert_eq!(lost(&[], 0, None), []);
         assert_eq!(lost(&[1, 2], 2, None), []);
-        assert_eq!(lost(&[1], 1, Some(2)), []);
+        assert_eq!(lost(&[1], 2, Some(2)), []);
         assert_eq!(lost(&[2], 2, None), [1]);
         assert_eq!(lost(&[1], 3, None), [2, 3]);
-        assert_eq!(lost(&[], 0, Some(2)), [1]);
+        assert_eq!(lost(&[], 2, Some(2)), [1]);
         // What is before a full story is not known to be lost.
         assert_eq!(lost(&[4, 5, 6, 8, 9, 10, 11, 12], 12, None), [7]);
         assert!(lost(&[], u32::MAX, None).len() <= 16);

@@ -163,11 +163,13 @@ impl Extensions {
         self.value(STORY).and_then(story::decode).unwrap_or_default()
     }
 
-    /// Adds the newest attempt to [`Self::story`]. Extensions that are full stay as they are.
+    /// Adds the newest attempt to [`Self::story`]. The oldest ones make room for it.
     pub fn add_attempt(&mut self, attempt: FailedAttempt) {
         let mut attempts = self.story();
         attempts.push(attempt);
-        self.set(STORY, &story::encode(&attempts));
+        while !self.set(STORY, &story::encode(&attempts)) && attempts.len() > 1 {
+            attempts.remove(0);
+        }
     }
 
     /// Leaves out what [`Self::story`] says, but not that there is one.
@@ -181,12 +183,14 @@ impl Extensions {
         self.iter().find(|(other, _)| *other == tag).map(|(_, value)| value)
     }
 
-    fn set(&mut self, tag: u32, value: &[u8]) {
+    /// Returns whether there was room for the field.
+    fn set(&mut self, tag: u32, value: &[u8]) -> bool {
         let mut fields: BTreeMap<u32, &[u8]> = self.iter().collect();
         fields.insert(tag, value);
-        if let Ok(changed) = Self::new(fields) {
-            *self = changed;
-        }
+        let changed = Self::new(fields);
+        let fits = changed.is_ok();
+        *self = changed.unwrap_or_else(|_| std::mem::take(self));
+        fits
     }
 
     /// Says whether there are none.
@@ -404,6 +408,10 @@ mod tests {
         assert_eq!(extensions.story(), [1, 2, 3].map(attempt));
         extensions.abridge_story();
         assert_eq!((extensions.story(), extensions.bulk_mark(), extensions.iter().count()), (vec![], 7, 4));
+        // Where there is little room the newest ones are kept.
+        let mut full = of(&[(4, &"x".repeat(880))]);
+        (1..=8).for_each(|n| full.add_attempt(attempt(n)));
+        assert_eq!(full.story(), [6, 7, 8].map(attempt));
     }
 
     #[test]

@@ -9,9 +9,9 @@
 //! |---|---|
 //! | number | varint |
 //! | end | 1: the number of [`AttemptEnd`] |
-//! | cause of its lateness | 1: the number of [`LateCause`] + 1; 0: it was not late |
+//! | cause of its lateness | 1: the number of [`LateCause`] + 1; 0: none |
 //! | epoch | 8 |
-//! | client | 16 |
+//! | client | 8 |
 //! | sent, ms since 1970 | 6; 0: a predecessor of the owner has sent it |
 //! | ended, ms since 1970 | 6 |
 //! | late, ms | varint |
@@ -40,14 +40,16 @@ pub struct Attempt {
     pub number: u32,
     /// Of the owner that has it under way, or has seen it end.
     pub epoch: Epoch,
-    /// The name that its client has given itself: random, shown as 32 hexadecimal digits.
-    pub client: u128,
+    /// The first half of the random name that its client has given itself ([`client_shown`]):
+    /// enough to tell clients apart, and not enough to settle in the place of one.
+    pub client: u64,
     /// When it was sent; `None`: a predecessor of that owner has sent it.
     pub sent: Option<Time>,
     /// How much later than its time it was sent, ms: the due time of the first attempt, the time
     /// that was set for a later one. 0 if `sent` is unknown.
     pub late_ms: u32,
-    /// What it waited for most; `None`: it was late by less than [`LATE_MS`].
+    /// What it waited for most; `None`: it was late by less than [`LATE_MS`]. Of what was parked it
+    /// is told in any case.
     pub late_by: Option<LateCause>,
 }
 
@@ -71,17 +73,19 @@ macro_rules! numbered {
         #[repr(u8)]
         pub enum $enum {
             $($(#[$doc])* $name = $n,)*
+            /// One that this version does not know.
+            Unknown = 254,
         }
 
         impl $enum {
             #[doc = concat!("Each ", $of, ", in the order of the numbers in storage.")]
-            pub const ALL: &[Self] = &[$(Self::$name,)*];
+            pub const ALL: &[Self] = &[$(Self::$name,)* Self::Unknown];
 
             /// From its number in storage.
-            pub const fn from_u8(n: u8) -> Option<Self> {
+            pub const fn from_u8(n: u8) -> Self {
                 match n {
-                    $($n => Some(Self::$name),)*
-                    _ => None,
+                    $($n => Self::$name,)*
+                    _ => Self::Unknown,
                 }
             }
 
@@ -89,6 +93,7 @@ macro_rules! numbered {
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => $text,)*
+                    Self::Unknown => "unknown",
                 }
             }
         }
@@ -117,19 +122,25 @@ numbered! {
     LateCause: "cause" {
         /// No client of its destination had room for it.
         Credit = 0, "credit";
-        /// It was set aside, until a client of its destination had room.
+        /// It was set aside: no client of its destination had room, or its owner could not send.
         Parked = 1, "parked";
         /// Its partition had changed hands.
         Takeover = 2, "takeover";
         /// The store had not yet confirmed that its owner may send what is due then.
         Claim = 3, "claim";
-        /// The store was slow or away: it was read late, or its take was.
+        /// The store was slow or away, or the broker's memory was used up: it was read late, or taken
+        /// late.
         Store = 4, "store";
         /// A cancel, reschedule or replace of it, or a late acknowledgement, was under way.
         Edit = 5, "edit";
         /// None of these: its broker was busy, or its host stood still.
         Broker = 6, "broker";
     }
+}
+
+/// Returns the half of a client's name that stories tell.
+pub const fn client_shown(client: u128) -> u64 {
+    (client >> 64) as u64
 }
 
 /// Reads a story's bytes; `None` if they are no story.
@@ -145,18 +156,18 @@ fn decode_one(rest: &mut &[u8]) -> Option<FailedAttempt> {
     let number = take_varint(rest).ok()?;
     let [end, cause] = take(rest).ok()?;
     let epoch = Epoch(u64::from_le_bytes(take(rest).ok()?));
-    let client = u128::from_le_bytes(take(rest).ok()?);
+    let client = u64::from_le_bytes(take(rest).ok()?);
     let (sent, ended) = (take_time(rest)?, take_time(rest)?);
     let late_ms = take_varint(rest).ok()?;
     let len = take_varint(rest).ok()? as usize;
     let (error, after) = rest.split_at_checked(len)?;
     *rest = after;
     let sent = (sent != Time::ZERO).then_some(sent);
-    let late_by = if cause == 0 { None } else { Some(LateCause::from_u8(cause - 1)?) };
+    let late_by = cause.checked_sub(1).map(LateCause::from_u8);
     Some(FailedAttempt {
         attempt: Attempt { number, epoch, client, sent, late_ms, late_by },
         ended,
-        end: AttemptEnd::from_u8(end)?,
+        end: AttemptEnd::from_u8(end),
         error: std::str::from_utf8(error).ok()?.into(),
     })
 }
@@ -194,7 +205,7 @@ mod tests {
     use crate::limits::MAX_EXTENSIONS_BYTES;
 
     fn attempt(number: u32, error: &str) -> FailedAttempt {
-        let (epoch, client, sent) = (Epoch(7), u128::MAX - 1, Some(Time::from_ms(1_000)));
+        let (epoch, client, sent) = (Epoch(7), u64::MAX - 1, Some(Time::from_ms(1_000)));
         let (late_ms, late_by) = (u32::MAX, Some(LateCause::Broker));
         FailedAttempt {
             attempt: Attempt { number, epoch, client, sent, late_ms, late_by },
@@ -231,22 +242,27 @@ mod tests {
         for len in 1..bytes.len() {
             assert_eq!(decode(&bytes[..len]), None, "{len}");
         }
-        // An end and a cause that do not exist.
-        for at in [1, 2] {
-            let mut other = bytes.clone();
-            other[at] = 99;
-            assert_eq!(decode(&other), None, "{at}");
-        }
+    }
+
+    #[test]
+    fn ends_and_causes_of_newer_versions_are_unknown() {
+        let mut bytes = encode(&[attempt(1, "no"), attempt(2, "no")]);
+        (bytes[1], bytes[2]) = (99, 99);
+        let story = decode(&bytes).unwrap();
+        let told = story.iter().map(|failed| (failed.end, failed.attempt.late_by)).collect::<Vec<_>>();
+        let known = (AttemptEnd::NotBegun, Some(LateCause::Broker));
+        assert_eq!(told, [(AttemptEnd::Unknown, Some(LateCause::Unknown)), known]);
+        assert_eq!(decode(&encode(&story)), Some(story));
     }
 
     #[test]
     fn numbers_in_storage_mean_what_they_meant() {
         let ends = AttemptEnd::ALL.iter().map(|end| (*end as u8, end.name())).collect::<Vec<_>>();
         let expected = ["retry", "fail", "timed-out", "connection-lost", "not-begun"];
-        assert_eq!(ends, (0..).zip(expected).collect::<Vec<_>>());
+        let unknown = (254, "unknown");
+        assert_eq!(ends, (0..).zip(expected).chain([unknown]).collect::<Vec<_>>());
         let causes = LateCause::ALL.iter().map(|cause| (*cause as u8, cause.name())).collect::<Vec<_>>();
         let expected = ["credit", "parked", "takeover", "claim", "store", "edit", "broker"];
-        assert_eq!(causes, (0..).zip(expected).collect::<Vec<_>>());
-        assert_eq!((AttemptEnd::from_u8(5), LateCause::from_u8(7)), (None, None));
+        assert_eq!(causes, (0..).zip(expected).chain([unknown]).collect::<Vec<_>>());
     }
 }

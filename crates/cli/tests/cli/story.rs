@@ -35,7 +35,7 @@ fn a_story_tells_why_a_timer_was_late_and_how_its_attempts_ended() {
     let text = dev.run(&["story", &id]).ok().out;
     let lines: Vec<&str> = text.lines().collect();
     let [.., _, first, ended, second, failed] = &lines[..] else { panic!("{text}") };
-    assert!(first.starts_with("attempt 1: sent ") && first.contains("late: it was set aside"), "{text}");
+    assert!(first.starts_with("attempt 1: sent ") && first.contains("late: it had been set aside"), "{text}");
     assert!(
         ended.ends_with(": the handler asked for another attempt: mtimer listen --outcome retry"),
         "{text}"

@@ -41,7 +41,7 @@ impl Engine {
                         && let Some(e) = p.table.get_mut(id).filter(|e| e.is_waiting_for(fire))
                     {
                         e.state = EntryState::Due;
-                        e.waits_for(LateCause::Store);
+                        e.waits_for(now, LateCause::Store);
                         p.push_due(id);
                     }
                 }
@@ -66,11 +66,11 @@ impl Engine {
                 self.roster.dest_mut(dest).ready.push(id, deadline);
                 self.roster.touch(dest);
             }
-            Clearance::Hold => self.hold(id),
+            Clearance::Hold => self.hold(now, id),
             Clearance::AwaitClaim => self.await_claim(now, id),
             Clearance::Expire => self.settle(id, None, Verdict::Expired { next: now.time }, None),
             Clearance::Stop => self.dead_letter_stopped(id),
-            Clearance::Park => self.park(id),
+            Clearance::Park => self.park(now, id),
         }
     }
 
@@ -91,14 +91,7 @@ impl Engine {
         let Some(p) = self.partition(id.partition()) else { return };
         p.push_due(id);
         let cause = if p.owned_lately(now.mono_ms) { LateCause::Claim } else { LateCause::Store };
-        p.table.get_mut(id).into_iter().for_each(|e| e.waits_for(cause));
-    }
-
-    /// The timer waits for the end of an edit or a late acknowledgement.
-    fn hold(&mut self, id: TimerId) {
-        self.set_state(id, EntryState::Held);
-        let entry = self.partition(id.partition()).and_then(|p| p.table.get_mut(id));
-        entry.into_iter().for_each(|e| e.waits_for(LateCause::Edit));
+        p.table.get_mut(id).into_iter().for_each(|e| e.waits_for(now, cause));
     }
 
     /// Settles timers that wait for credit and have missed their deadlines. Called every
@@ -180,7 +173,7 @@ impl Engine {
     /// A timer that was ready, and has left its destination's queue, is not sent.
     fn not_offered(&mut self, now: Now, id: TimerId, clearance: Clearance) {
         match clearance {
-            Clearance::Hold => self.hold(id),
+            Clearance::Hold => self.hold(now, id),
             Clearance::Expire => self.settle(id, None, Verdict::Expired { next: now.time }, None),
             Clearance::Send | Clearance::AwaitClaim | Clearance::Stop | Clearance::Park => {
                 self.await_claim(now, id);
@@ -195,13 +188,13 @@ impl Engine {
         if let Some(entry) = &mut entry
             && let Some(since) = entry.state.ready_since()
         {
-            entry.had_credit_after(now.time, now.mono_ms.saturating_sub(since));
+            entry.had_credit_after(now, now.mono_ms.saturating_sub(since));
         }
         match entry {
             Some(entry) if entry.record.timer.mode == Mode::AtMostOnce => {
                 entry.state = EntryState::Taking { member };
                 if entry.take != TakeState::Taken {
-                    entry.waits_for(LateCause::Store);
+                    entry.waits_for(now, LateCause::Store);
                 }
                 match entry.take {
                     TakeState::NotAsked => {
@@ -283,9 +276,9 @@ impl Engine {
         self.unsettled -= 1;
         self.set_state(id, EntryState::Due);
         match clearance {
-            Clearance::Hold => self.hold(id),
+            Clearance::Hold => self.hold(now, id),
             Clearance::Expire => self.settle(id, None, Verdict::Expired { next: now.time }, None),
-            Clearance::Send | Clearance::AwaitClaim | Clearance::Stop | Clearance::Park => self.park(id),
+            Clearance::Send | Clearance::AwaitClaim | Clearance::Stop | Clearance::Park => self.park(now, id),
         }
     }
 

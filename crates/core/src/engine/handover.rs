@@ -57,7 +57,7 @@ impl Engine {
     pub(super) fn release_one(&mut self, now: Now, at: PartitionId) {
         let Some(p) = self.partition(at).filter(|p| !p.is_releasing()) else { return };
         p.leave();
-        self.park_unsent(at);
+        self.park_unsent(now, at);
         // More than a few batches under way are no harm now.
         self.commit_rest(now, at);
         let Some(p) = self.partition(at) else { return };
@@ -81,7 +81,7 @@ impl Engine {
 
     /// Parks the timers that were taken and not sent, or are being taken: only this owner can send
     /// them, or say that it did not. The store comes to a take under way before the park.
-    fn park_unsent(&mut self, at: PartitionId) {
+    fn park_unsent(&mut self, now: Now, at: PartitionId) {
         let Some(p) = self.partition(at) else { return };
         let unsent = p.table.iter().filter(|(_, e)| e.is_taken_and_unsent());
         let mut unsent: Vec<TimerId> = unsent.map(|(id, _)| *id).collect();
@@ -92,7 +92,7 @@ impl Engine {
                 self.unsettled -= 1;
                 self.roster.give_back(member);
             }
-            self.park(id);
+            self.park(now, id);
         }
     }
 }

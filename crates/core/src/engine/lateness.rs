@@ -1,40 +1,57 @@
 //! How late a delivery is, and what it has waited for.
 
-use mtimer_types::story::LATE_MS;
+use mtimer_types::story::{LATE_MS, client_shown};
 use mtimer_types::{Attempt, LateCause, Time, TimerId};
 
 use super::Engine;
-use super::table::{Flight, TimerEntry};
+use super::partition::OwnedPartition;
+use super::table::{Flight, TimerEntry, Waited};
+use crate::api::Now;
 
 impl TimerEntry {
     /// Its time has come, and it waits for this, unless it has waited for something before.
-    pub(super) fn waits_for(&mut self, cause: LateCause) {
-        self.waited.get_or_insert(cause);
+    pub(super) fn waits_for(&mut self, now: Now, cause: LateCause) {
+        let from_ms = u32::try_from(self.late_ms(now.time)).unwrap_or(u32::MAX);
+        self.waited.get_or_insert(Waited { cause, from_ms });
+    }
+
+    /// It has waited for this since its time.
+    pub(super) fn has_waited_for(&mut self, cause: LateCause) {
+        self.waited = Some(Waited { cause, from_ms: 0 });
+    }
+
+    /// It is given to a client after it has waited for one for so long, ms.
+    pub(super) fn had_credit_after(&mut self, now: Now, waited_ms: u64) {
+        let late_ms = self.late_ms(now.time);
+        if late_ms >= LATE_MS && waited_ms >= late_ms / 2 {
+            self.has_waited_for(LateCause::Credit);
+        }
     }
 
     /// By how much its delivery is late at this time, ms. The first one is late since the timer is
     /// due, a later one since the time that was set for it.
     pub(super) fn late_ms(&self, at: Time) -> u64 {
-        at.ms_since(if self.attempt() == 1 { self.record.late_from() } else { self.fire })
+        let since = self.record.late_from();
+        at.ms_since(if self.attempt() == 1 { since } else { since.max(self.fire) })
     }
 
-    /// What a delivery that is late by so much has waited for; `None`: it is not late.
-    pub(super) fn late_by(&self, late_ms: u64) -> Option<LateCause> {
-        (late_ms >= LATE_MS).then(|| self.waited.unwrap_or(LateCause::Broker))
-    }
-
-    /// It is given to a client after it has waited for one for so long, ms.
-    pub(super) fn had_credit_after(&mut self, now: Time, waited_ms: u64) {
-        let late_ms = self.late_ms(now);
-        if late_ms >= LATE_MS && waited_ms >= late_ms / 2 {
-            self.waited = Some(LateCause::Credit);
+    /// What a delivery that is late by so much has waited for; `None`: it is not late. (The time
+    /// that was set for one that was parked is not known any more.)
+    fn late_by(&self, late_ms: u64) -> Option<LateCause> {
+        match self.waited {
+            Some(Waited { cause: LateCause::Parked, .. }) => Some(LateCause::Parked),
+            _ if late_ms < LATE_MS => None,
+            // It was late before it could wait for anything.
+            Some(Waited { from_ms, .. }) if late_ms < 2 * u64::from(from_ms) => Some(LateCause::Broker),
+            Some(Waited { cause, .. }) => Some(cause),
+            None => Some(LateCause::Broker),
         }
     }
 }
 
-/// Why a timer was not read in time that is due since then, by an owner since then.
-pub(super) fn not_read(owned_since: Time, due: Time) -> LateCause {
-    if owned_since > due { LateCause::Takeover } else { LateCause::Store }
+/// Why a timer that is due since then was not read in time by the owner of its partition.
+pub(super) fn not_read(p: &OwnedPartition, due: Time) -> LateCause {
+    if p.since() > due || !p.has_read_past() { LateCause::Takeover } else { LateCause::Store }
 }
 
 impl Engine {
@@ -46,7 +63,7 @@ impl Engine {
         Some(Attempt {
             number: f.attempt,
             epoch: p.epoch(),
-            client: f.client,
+            client: client_shown(f.client),
             sent: f.sent(),
             late_ms: u32::try_from(late_ms).unwrap_or(u32::MAX),
             late_by: entry.late_by(late_ms),

@@ -3,7 +3,7 @@
 
 use mtimer_store::ops::MoveAnswer;
 use mtimer_store::{Listed, Listing, Load, Loaded, Page, Place, Record, Taken, Verdict};
-use mtimer_types::{DeadReason, PartitionId, Time, TimerId, limits::MAX_PAGE};
+use mtimer_types::{DeadReason, LateCause, PartitionId, Time, TimerId, limits::MAX_PAGE};
 
 use super::calls::OpenCall;
 use super::partition::OwnedPartition;
@@ -133,6 +133,9 @@ impl Engine {
                 } else if fire <= horizon {
                     let covered = record.covered(fire, epoch, prior_claim);
                     self.adopt(now, record, fire, covered);
+                    // It is read anew because it was edited, or may have been.
+                    let entry = self.partition(id.partition()).and_then(|p| p.table.get_mut(id));
+                    entry.into_iter().for_each(|entry| entry.has_waited_for(LateCause::Edit));
                 }
             }
             // Taken in this ownership and not in memory: it was not sent, and nobody else will see

@@ -57,12 +57,12 @@ impl Engine {
             }
             self.roster.dest_mut(dest).ready.pop_back();
             if since.is_some() {
-                self.park(id);
+                self.park(now, id);
             }
         }
     }
 
-    pub(super) fn park(&mut self, id: TimerId) {
+    pub(super) fn park(&mut self, now: Now, id: TimerId) {
         let Some(p) = self.partitions.get_mut(id.partition()) else { return };
         let edited = p.edited(id);
         let Some(entry) = p.table.get_mut(id) else { return };
@@ -72,8 +72,7 @@ impl Engine {
         if edited && !entry.may_be_taken() {
             // The edit may move it to a later time; from the park it would come back before that.
             // (A taken timer is not moved.)
-            entry.state = EntryState::Held;
-            return;
+            return self.hold(now, id);
         }
         entry.state = EntryState::Parking { sent: false };
         p.queue.push_own(Own::Park(id));
@@ -141,8 +140,9 @@ impl Engine {
             p.queue.push_own(Own::Unpark(id));
             let (fire, state) = (now.time, EntryState::Unparking);
             record.extensions.abridge_story();
-            let (covered, take, waited) = (false, TakeState::NotAsked, Some(LateCause::Parked));
-            let entry = TimerEntry { record, dest, fire, covered, take, waited, state };
+            let (covered, take, waited) = (false, TakeState::NotAsked, None);
+            let mut entry = TimerEntry { record, dest, fire, covered, take, waited, state };
+            entry.has_waited_for(LateCause::Parked);
             p.table.insert(entry);
             self.roster.dest_mut(dest).enter();
             coming += 1;
@@ -168,6 +168,8 @@ impl Engine {
             // unsent.
             let fire = now.time.max(entry.record.timer.due);
             entry.fire = fire;
+            // It may have been parked before its time.
+            entry.waited = entry.waited.filter(|_| fire == now.time);
             let state = self.await_fire(now, id, fire, mode);
             self.set_state(id, state);
             self.count(Counter::Unparked, 1);

@@ -4,7 +4,7 @@
 
 use mtimer_protocol::{SettleRefusal, Settlement};
 use mtimer_store::{Verdict, record::cut_error};
-use mtimer_types::{AttemptEnd, DeadReason, Epoch, HandlerOutcome, Mode, TimerId, limits};
+use mtimer_types::{AttemptEnd, DeadReason, Epoch, HandlerOutcome, LateCause, Mode, TimerId, limits};
 
 use super::Engine;
 use super::partition::OwnedPartition;
@@ -198,6 +198,8 @@ impl Engine {
         let Some(p) = self.partitions.get_mut(id.partition()) else { return };
         let Some(entry) = p.table.get_mut(id) else { return };
         entry.state = EntryState::Due;
+        // Nobody had room for it after all.
+        entry.has_waited_for(LateCause::Credit);
         self.flights.end(id.partition(), entry.dest);
         if f.member.is_none() {
             // The predecessor's delivery was the one that its claim covers.

@@ -2,49 +2,78 @@
 //!
 //! What the store knows is in the record ([`mtimer_types::story`]).
 
-use mtimer_protocol::{TimerStory, TimerView};
+use mtimer_protocol::{TimerState, TimerStory, TimerView};
 use mtimer_store::{Place, Record};
+use mtimer_types::LateCause;
 use mtimer_types::story::LATE_MS;
-use mtimer_types::{LateCause, TimerId};
 
 use super::Engine;
 use super::lateness::not_read;
-use super::table::{EntryState, TimerEntry};
+use super::partition::OwnedPartition;
+use super::table::EntryState;
 use crate::api::Now;
 
 impl Engine {
     /// The story of a timer that the store has there.
     pub(super) fn story(&self, now: Now, record: &Record, place: Place, view: TimerView) -> TimerStory {
         let id = record.timer.id;
-        let attempts = record.extensions.story();
-        let waits_for = self.waits_for(now, id, record, place);
-        let entry = self.partitions.get(id.partition()).and_then(|p| p.table.get(id));
-        let flight = entry.and_then(|entry| entry.state.flight()).copied();
-        let under_way = flight.and_then(|flight| self.attempt(id, &flight));
-        TimerStory { view, attempts, under_way, waits_for, told: now.time }
-    }
-
-    /// What a timer waits for whose time has come and that is not under way.
-    fn waits_for(&self, now: Now, id: TimerId, record: &Record, place: Place) -> Option<LateCause> {
-        let p = self.partitions.get(id.partition())?;
-        match (p.table.get(id), place) {
-            (_, Place::Dead | Place::Taken { unconfirmed: true, .. }) => None,
-            (Some(entry), _) => waits_for(entry),
-            (None, Place::Parked) => Some(LateCause::Parked),
-            (None, Place::Taken { .. }) => Some(LateCause::Takeover),
-            (None, Place::Pending { fire, .. }) => {
-                let since = fire.max(record.late_from());
-                (now.time.ms_since(since) >= LATE_MS).then(|| not_read(p.since(), since))
+        let mut story = TimerStory {
+            tried: view.failed.saturating_add(u32::from(view.state == TimerState::Unconfirmed)),
+            view,
+            attempts: record.extensions.story(),
+            under_way: None,
+            settling: None,
+            waits_for: None,
+            told: now.time,
+        };
+        let Some(p) = self.partitions.get(id.partition()) else { return story };
+        let Some(entry) = p.table.get(id).filter(|_| place != Place::Dead) else {
+            story.waits_for = not_in_memory(now, p, record, place);
+            return story;
+        };
+        story.tried = entry.attempt() - 1;
+        match &entry.state {
+            EntryState::InFlight(flight) => {
+                story.tried = flight.attempt;
+                story.under_way = self.attempt(id, flight);
             }
+            EntryState::Settling { attempt: Some(attempt), .. } => {
+                story.tried = *attempt;
+                story.settling = Some(*attempt);
+            }
+            EntryState::Waiting
+            | EntryState::Due
+            | EntryState::Held
+            | EntryState::Ready { .. }
+            | EntryState::Taking { .. }
+            | EntryState::Settling { attempt: None, .. }
+            | EntryState::Parking { .. }
+            | EntryState::Unparking => story.waits_for = waits_for(now, p, &entry.state),
         }
+        story
     }
 }
 
-/// What a timer in memory waits for.
-fn waits_for(entry: &TimerEntry) -> Option<LateCause> {
-    match entry.state {
+/// What a timer waits for that is not in memory.
+fn not_in_memory(now: Now, p: &OwnedPartition, record: &Record, place: Place) -> Option<LateCause> {
+    match place {
+        Place::Parked => Some(LateCause::Parked),
+        Place::Pending { fire, .. } => {
+            let since = fire.max(record.late_from());
+            (now.time.ms_since(since) >= LATE_MS).then(|| not_read(p, since))
+        }
+        Place::Taken { unconfirmed: false, .. } => Some(LateCause::Takeover),
+        Place::Taken { unconfirmed: true, .. } | Place::Dead => None,
+    }
+}
+
+/// What a timer in memory waits for that is not under way.
+fn waits_for(now: Now, p: &OwnedPartition, state: &EntryState) -> Option<LateCause> {
+    match state {
         EntryState::Waiting | EntryState::InFlight(_) => None,
-        EntryState::Due => Some(entry.waited.unwrap_or(LateCause::Broker)),
+        EntryState::Due if p.is_leaving() => Some(LateCause::Takeover),
+        EntryState::Due if !p.owned_lately(now.mono_ms) => Some(LateCause::Store),
+        EntryState::Due => Some(LateCause::Claim),
         EntryState::Held => Some(LateCause::Edit),
         EntryState::Ready { .. } => Some(LateCause::Credit),
         EntryState::Taking { .. } | EntryState::Settling { .. } => Some(LateCause::Store),

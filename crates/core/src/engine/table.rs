@@ -21,9 +21,16 @@ pub(super) struct TimerEntry {
     pub(super) covered: bool,
     /// At-most-once: how far its take has come.
     pub(super) take: TakeState,
-    /// What it has waited for since its time, first of all; `None`: nothing yet.
-    pub(super) waited: Option<LateCause>,
+    pub(super) waited: Option<Waited>,
     pub(super) state: EntryState,
+}
+
+/// What a timer has waited for since its time, first of all.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waited {
+    pub(super) cause: LateCause,
+    /// How late it was already when it began to wait for that, ms.
+    pub(super) from_ms: u32,
 }
 
 /// How far this epoch's take of an at-most-once timer has come. A taken timer is sent once at most,

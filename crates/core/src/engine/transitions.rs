@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mtimer_store::Record;
 use mtimer_types::story::LATE_MS;
-use mtimer_types::{Mode, PartitionId, Target, Time, TimerId};
+use mtimer_types::{LateCause, Mode, PartitionId, Target, Time, TimerId};
 
 use super::Engine;
 use super::calls::OpenCall;
@@ -59,7 +59,7 @@ impl Engine {
         let mut entry = TimerEntry { record, dest, fire, covered, take, waited, state };
         let late_ms = entry.late_ms(now.time);
         if late_ms >= LATE_MS {
-            entry.waits_for(not_read(p.since(), now.time - late_ms));
+            entry.has_waited_for(not_read(p, now.time - late_ms));
         }
         p.table.insert(entry);
     }
@@ -126,6 +126,13 @@ impl Engine {
             let dest = entry.dest;
             self.roster.dest_mut(dest).ready.change_deadline(id, old, deadline);
         }
+    }
+
+    /// The timer waits for the end of an edit or a late acknowledgement.
+    pub(super) fn hold(&mut self, now: Now, id: TimerId) {
+        self.set_state(id, EntryState::Held);
+        let entry = self.partition(id.partition()).and_then(|p| p.table.get_mut(id));
+        entry.into_iter().for_each(|e| e.waits_for(now, LateCause::Edit));
     }
 
     /// Goes on with a timer that was held, if no edit holds it and no late acknowledgement of it is

@@ -77,6 +77,8 @@ sabotages! {
     StoryForgets: Faults, "story: no word of attempt";
     /// Attempts are told to the store as if they had been sent a second later.
     StoryMisdates: Faults, "story: tells of an attempt that was not sent like that";
+    /// Attempts are told to the store as if none had been late.
+    StoryHidesLateness: Faults, "story: tells of an attempt that was not sent like that";
     /// The clock follows a reading of the store by steps, also backwards.
     ClockStepsBack: Clocks, "12: the time";
     /// The clock follows the store by a twentieth of the time that passes.
@@ -155,6 +157,9 @@ impl Sabotage {
                 for failed in stories(batch).flatten() {
                     failed.attempt.sent = failed.attempt.sent.map(|sent| sent + 1_000);
                 }
+            }
+            (Self::StoryHidesLateness, Call::Apply(batch)) => {
+                stories(batch).flatten().for_each(|failed| failed.attempt.late_ms = 0);
             }
             _ => {}
         }

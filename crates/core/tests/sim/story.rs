@@ -3,8 +3,8 @@
 
 use mtimer_store::ops::{Settle, SettleAnswer};
 use mtimer_store::{Answer, Op, Place, Record, Verdict};
-use mtimer_types::story::MAX_STORY_ATTEMPTS;
-use mtimer_types::{Epoch, FailedAttempt, Time, TimerId};
+use mtimer_types::story::{LATE_MS, MAX_STORY_ATTEMPTS};
+use mtimer_types::{Epoch, FailedAttempt, LateCause, Time, TimerId};
 
 use super::HOP_MS;
 use super::history::{History, Life, Sent};
@@ -31,7 +31,7 @@ impl History {
         }
         let story = record.extensions.story();
         let last = record.progress.failed.saturating_add(u32::from(unconfirmed));
-        let untrue = story.iter().find(|failed| !is_true(life, failed)).map(|failed| failed.attempt);
+        let untrue = story.iter().find(|failed| !is_true(life, record, failed)).map(|failed| failed.attempt);
         let wrong = if let Some(attempt) = untrue {
             format!("story: tells of an attempt that was not sent like that: {attempt:?}")
         } else if !story.is_sorted_by(|a, b| a.attempt.number < b.attempt.number) {
@@ -54,14 +54,21 @@ fn of_owner(life: &Life, epoch: Epoch) -> impl Iterator<Item = &Sent> {
     life.sent.iter().filter(since_birth).filter(move |sent| sent.epoch == epoch)
 }
 
-/// Whether an attempt was sent when its story says so, by whom, and not after it ended. What a
-/// client has given back does not count as sent.
-fn is_true(life: &Life, failed: &FailedAttempt) -> bool {
+/// Whether an attempt was sent when its story says so, by whom, no later than it was, and not after
+/// it ended. What a client has given back does not count as sent.
+fn is_true(life: &Life, record: &Record, failed: &FailedAttempt) -> bool {
     let attempt = &failed.attempt;
-    attempt.sent.is_none_or(|told| {
-        let is_then = |time: Time| told.ms_since(time).max(time.ms_since(told)) <= HOP_MS;
-        let of_it = |sent: &&Sent| (sent.epoch, sent.attempt) == (attempt.epoch, attempt.number);
-        let mut times = life.sent.iter().filter(of_it).map(|sent| sent.time).chain(life.given_back);
-        times.any(is_then) && told <= failed.ended
-    })
+    let of_it = |sent: &&Sent| (sent.epoch, sent.attempt) == (attempt.epoch, attempt.number);
+    let Some(told) = attempt.sent else {
+        return attempt.late_ms == 0 && !life.sent.iter().any(|s| of_it(&s));
+    };
+    let mut times = life.sent.iter().filter(of_it).map(|sent| sent.time).chain(life.given_back);
+    let is_then = |time: Time| told.ms_since(time).max(time.ms_since(told)) <= HOP_MS;
+    // Less is told if the store's answer to the schedule came after the due time.
+    let is_as_late = u64::from(attempt.late_ms) <= told.ms_since(record.late_from());
+    let is_explained = match attempt.late_by {
+        Some(LateCause::Parked) => true,
+        cause => cause.is_some() == (u64::from(attempt.late_ms) >= LATE_MS),
+    };
+    times.any(is_then) && told <= failed.ended && is_as_late && is_explained
 }

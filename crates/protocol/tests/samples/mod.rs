@@ -199,7 +199,9 @@ fn story() -> TimerStory {
     TimerStory {
         view: timer_view(plain_timer(), TimerState::InFlight { epoch: Epoch(3), attempt: 2 }),
         attempts: vec![failed],
+        tried: 2,
         under_way: Some(Attempt { sent: None, late_ms: 0, late_by: None, ..attempt(2) }),
+        settling: None,
         waits_for: None,
         told: time(6_000),
     }
@@ -211,7 +213,9 @@ fn waiting_story() -> TimerStory {
     TimerStory {
         view,
         attempts: vec![],
+        tried: 2,
         under_way: None,
+        settling: Some(2),
         waits_for: Some(LateCause::Parked),
         told: time(6_000),
     }

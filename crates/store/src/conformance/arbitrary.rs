@@ -204,7 +204,7 @@ fn attempt(id: TimerId, now: Time, number: u32) -> Option<Box<FailedAttempt>> {
         attempt: Attempt {
             number,
             epoch: Epoch(n % 1_000),
-            client: u128::from(n),
+            client: n,
             sent,
             late_ms: (n % 400) as u32,
             late_by,

@@ -234,7 +234,8 @@ fn a_take_that_its_park_has_overtaken_does_not_leave() {
     let p = rig.engine.partition(P).unwrap();
     let leaves = |p: &mut OwnedPartition, own| p.complete(Time::ZERO, &mut Pending::Own(own)).is_some();
     p.table.get_mut(timer.id).unwrap().take = TakeState::Asked;
-    rig.engine.park(timer.id);
+    let now = rig.now();
+    rig.engine.park(now, timer.id);
     let p = rig.engine.partition(P).unwrap();
     assert!(leaves(p, Own::Park(timer.id)));
     assert!(!leaves(p, Own::Take { id: timer.id, failed: 0 }));

@@ -278,7 +278,8 @@ fn what_an_edit_holds_is_not_parked_unless_it_was_taken() {
         p.edits.hold(id);
         let entry = p.table.get_mut(id).unwrap();
         (entry.take, entry.state) = (take, EntryState::Due);
-        rig.engine.park(id);
+        let now = rig.now();
+        rig.engine.park(now, id);
         let state = &rig.engine.partition(P).unwrap().table.get(id).unwrap().state;
         assert_eq!(matches!(state, EntryState::Parking { .. }), take == TakeState::Taken, "{state:?}");
     }
