@@ -15,6 +15,11 @@ impl TimerEntry {
         self.waited.get_or_insert(Waited { cause, from_ms });
     }
 
+    /// Since when it is late at this time, if it is.
+    pub(super) fn late_since(&self, at: Time) -> Option<Time> {
+        Some(self.late_ms(at)).filter(|ms| *ms >= LATE_MS).map(|ms| at - ms)
+    }
+
     /// It has waited for this since its time.
     pub(super) fn has_waited_for(&mut self, cause: LateCause) {
         self.waited = Some(Waited { cause, from_ms: 0 });

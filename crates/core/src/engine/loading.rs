@@ -135,7 +135,8 @@ impl Engine {
                     self.adopt(now, record, fire, covered);
                     // It is read anew because it was edited, or may have been.
                     let entry = self.partition(id.partition()).and_then(|p| p.table.get_mut(id));
-                    entry.into_iter().for_each(|entry| entry.has_waited_for(LateCause::Edit));
+                    let late = entry.filter(|entry| entry.late_since(now.time).is_some());
+                    late.into_iter().for_each(|entry| entry.has_waited_for(LateCause::Edit));
                 }
             }
             // Taken in this ownership and not in memory: it was not sent, and nobody else will see

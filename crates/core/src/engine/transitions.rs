@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use mtimer_store::Record;
-use mtimer_types::story::LATE_MS;
 use mtimer_types::{LateCause, Mode, PartitionId, Target, Time, TimerId};
 
 use super::Engine;
@@ -57,9 +56,8 @@ impl Engine {
         record.extensions.abridge_story();
         let (take, waited) = (TakeState::NotAsked, None);
         let mut entry = TimerEntry { record, dest, fire, covered, take, waited, state };
-        let late_ms = entry.late_ms(now.time);
-        if late_ms >= LATE_MS {
-            entry.has_waited_for(not_read(p, now.time - late_ms));
+        if let Some(since) = entry.late_since(now.time) {
+            entry.has_waited_for(not_read(p, since));
         }
         p.table.insert(entry);
     }

@@ -168,6 +168,26 @@ fn what_comes_due_while_nobody_owns_it_is_late_by_a_takeover() {
 }
 
 #[test]
+fn an_edit_before_its_time_does_not_make_a_timer_late() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 1);
+    let (first, second) = (rig.timer("a", 0), rig.timer("a", 200));
+    rig.schedule(1, second.clone());
+    rig.run(5);
+    // Read anew, as after an edit.
+    rig.engine.take_out(second.id);
+    rig.engine.fetch(second.id);
+    rig.deliver(1, first);
+    // Its broker stands still.
+    rig.ms += 400;
+    rig.session(1, SessionEvent::Register { registration: 1, dest: dest("a"), credit: 10 });
+    rig.run(5);
+    let (_, d) = rig.take_deliveries().into_iter().find(|(_, d)| d.id == second.id).unwrap();
+    rig.retry(&d);
+    assert_eq!(rig.lateness(second.id).1, Some(LateCause::Broker));
+}
+
+#[test]
 fn an_inherited_delivery_is_told_as_of_a_former_owner() {
     let store = MemoryStore::new(1);
     let mut rig = Rig::on(store.clone(), 1, 0, EngineOptions::default());
