@@ -22,14 +22,17 @@ const ERROR_SHOWN: usize = 200;
 /// sent to which client under which epoch, how late and why, when it ended and how; the attempt
 /// under way; and what the timer waits for if its time has come.
 ///
-/// Why a delivery was late: credit (no client had room for it), parked (set aside, mostly until one
-/// had), takeover (its partition had changed hands), claim (the store had not yet confirmed that
-/// its owner may send what is due then), store (that was slow or away, or the broker's memory was
-/// used up), edit (a cancel, reschedule or replace of it was under way), broker (none of these:
-/// busy, or its host stood still). Below 10 ms no reason is given.
+/// Why a delivery was late: credit (no client had room for it), parked (none had for so long that
+/// it was set aside: all were busy, or none is registered), takeover (its broker was restarted, or
+/// another one took over), claim (the store had not yet confirmed that its owner may send what is
+/// due then), store (that was slow or away, or the broker's memory was used up), edit (a cancel,
+/// reschedule or replace of it was under way), broker (none of these: busy, or its host stood
+/// still). Below 10 ms no reason is given, but for parked. How late a later attempt was that had
+/// been parked is not known.
 ///
-/// A timer that was acknowledged is gone, and has no story: the broker's metrics say how late those
-/// were. Exit code 5 if there is no such timer.
+/// A timer that was acknowledged, or has expired, is gone and has no story: the broker's metrics
+/// say how late those were. Dead and unconfirmed timers are found by their ids only. Exit code 5 if
+/// there is no such timer.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer story 01jz8q4v3c0000g5m3x9w2k7ha\n  \
     mtimer story --group shop --app orders --key order-17 --json")]
@@ -139,8 +142,12 @@ fn attempt_line(attempt: &Attempt) -> String {
 }
 
 fn lateness(attempt: &Attempt) -> String {
-    let late = || span_shown(Duration::from_millis(attempt.late_ms.into()));
-    attempt.late_by.map_or_else(String::new, |cause| format!(", {} late: {}", late(), had_waited(cause)))
+    let Some(cause) = attempt.late_by else { return String::new() };
+    let late = match (cause, attempt.number) {
+        (LateCause::Parked, 2..) => "late by an unknown time".to_owned(),
+        _ => format!("{} late", span_shown(Duration::from_millis(attempt.late_ms.into()))),
+    };
+    format!(", {late}: {}", had_waited(cause))
 }
 
 fn lost_line(number: u32) -> String {
@@ -166,8 +173,8 @@ fn ending(end: AttemptEnd) -> &'static str {
 fn had_waited(cause: LateCause) -> &'static str {
     match cause {
         LateCause::Credit => "no client had room for it (credit)",
-        LateCause::Parked => "it had been set aside (parked)",
-        LateCause::Takeover => "its partition had changed hands (takeover)",
+        LateCause::Parked => "it had been set aside, as no client had room (parked)",
+        LateCause::Takeover => "its broker was restarted, or another one took over (takeover)",
         LateCause::Claim => "the store had not yet confirmed the owner's claim (claim)",
         LateCause::Store => "the store was slow or away, or memory was short (store)",
         LateCause::Edit => "a cancel, reschedule or replace was under way (edit)",
@@ -180,8 +187,10 @@ fn had_waited(cause: LateCause) -> &'static str {
 fn now_waits(cause: LateCause) -> &'static str {
     match cause {
         LateCause::Credit => "it waits for a client with room for it (credit)",
-        LateCause::Parked => "it is set aside until a client has room (parked)",
-        LateCause::Takeover => "its partition changes hands, or has, and it is yet to be read (takeover)",
+        LateCause::Parked => {
+            "it is set aside until a client has room: all are busy, or none is registered (parked)"
+        }
+        LateCause::Takeover => "another broker takes over, or has, and is yet to read it (takeover)",
         LateCause::Claim => "it waits until the store confirms the owner's claim (claim)",
         LateCause::Store => "it waits for the store (store)",
         LateCause::Edit => "it waits for the end of a cancel, reschedule or replace (edit)",
@@ -263,6 +272,13 @@ mod tests {
             let told = lines(&quiet);
             assert!(told.len() == 1 && told[0].ends_with(&name) && had_waited(*cause).ends_with(&name));
         }
+    }
+
+    #[test]
+    fn how_late_a_parked_retry_was_is_not_known() {
+        let of = |number| lateness(&attempt(number, 40, Some(LateCause::Parked)));
+        assert_eq!(of(1), ", 40 ms late: it had been set aside, as no client had room (parked)");
+        assert_eq!(of(2), ", late by an unknown time: it had been set aside, as no client had room (parked)");
     }
 
     #[test]
