@@ -85,11 +85,44 @@ fn timer_weight(timer: &Timer) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use mtimer_protocol::{BrokerView, BulkState, ClusterView, sample};
+    use mtimer_protocol::{BrokerView, BulkState, ClusterView, TimerState, TimerStory, sample};
     use mtimer_types::limits::{MAX_BULK_FAILURES, MAX_BULK_JOBS, MAX_EPOCH};
-    use mtimer_types::{BulkFailure, BulkObstacle, DueSpan, Term, Time};
+    use mtimer_types::story::{MAX_STORY_ATTEMPTS, MAX_STORY_ERROR_BYTES};
+    use mtimer_types::{
+        Attempt, AttemptEnd, BulkFailure, BulkObstacle, DueSpan, FailedAttempt, LateCause, Term, Time,
+    };
 
     use super::*;
+
+    /// A story of as many and as long attempts as there can be.
+    fn longest_story() -> TimerStory {
+        let attempt = Attempt {
+            number: u32::MAX,
+            epoch: MAX_EPOCH,
+            client: u64::MAX,
+            sent: Some(Time::MAX),
+            late_ms: u32::MAX,
+            late_by: Some(LateCause::Broker),
+        };
+        let error = "x".repeat(MAX_STORY_ERROR_BYTES).into();
+        let failed = FailedAttempt { attempt, ended: Time::MAX, end: AttemptEnd::Retry, error };
+        let view = TimerView {
+            timer: sample::full_timer(),
+            state: TimerState::InFlight { epoch: MAX_EPOCH, attempt: u32::MAX },
+            failed: u32::MAX,
+            stopped: true,
+            last_error: Some("x".repeat(limits::MAX_ERROR_BYTES)),
+        };
+        TimerStory {
+            view,
+            attempts: vec![failed; MAX_STORY_ATTEMPTS],
+            tried: u32::MAX,
+            under_way: Some(attempt),
+            settling: Some(u32::MAX),
+            waits_for: Some(LateCause::Broker),
+            told: Time::MAX,
+        }
+    }
 
     #[test]
     fn answers_with_many_rows_weigh_as_much_as_they_take() {
@@ -122,6 +155,7 @@ mod tests {
             answer(QueryAnswer::Broker(broker)),
             answer(QueryAnswer::Bulks(vec![job; MAX_BULK_JOBS])),
             answer(QueryAnswer::Forecast { spans: vec![span; 1_000], next: None, uncounted: 0 }),
+            answer(QueryAnswer::Story(Some(longest_story().into()))),
         ] {
             let encoded = mtimer_protocol::encode(&message).unwrap().len();
             assert!(weight(&message) >= encoded, "{} of {encoded} bytes", weight(&message));

@@ -22,7 +22,7 @@ const ERROR_SHOWN: usize = 200;
 /// sent to which client under which epoch, how late and why, when it ended and how; the attempt
 /// under way; and what the timer waits for if its time has come.
 ///
-/// Why a delivery was late: credit (no client had room for it), parked (none had for so long that
+/// Why a delivery was late: credit (no client had capacity for it), parked (none had for so long that
 /// it was set aside: all were busy, or none is registered), takeover (its broker was restarted, or
 /// another one took over), claim (the store had not yet confirmed that its owner may send what is
 /// due then), store (that was slow or away, or the broker's memory was used up), edit (a cancel,
@@ -172,8 +172,8 @@ fn ending(end: AttemptEnd) -> &'static str {
 /// What a late delivery had waited for.
 fn had_waited(cause: LateCause) -> &'static str {
     match cause {
-        LateCause::Credit => "no client had room for it (credit)",
-        LateCause::Parked => "it had been set aside, as no client had room (parked)",
+        LateCause::Credit => "no client had capacity for it (credit)",
+        LateCause::Parked => "it had been set aside, as no client had capacity (parked)",
         LateCause::Takeover => "its broker was restarted, or another one took over (takeover)",
         LateCause::Claim => "the store had not yet confirmed the owner's claim (claim)",
         LateCause::Store => "the store was slow or away, or memory was short (store)",
@@ -186,9 +186,9 @@ fn had_waited(cause: LateCause) -> &'static str {
 /// What a timer waits for whose time has come.
 fn now_waits(cause: LateCause) -> &'static str {
     match cause {
-        LateCause::Credit => "it waits for a client with room for it (credit)",
+        LateCause::Credit => "it waits for a client with capacity for it (credit)",
         LateCause::Parked => {
-            "it is set aside until a client has room: all are busy, or none is registered (parked)"
+            "it is set aside until a client has capacity: all are busy, or none is registered (parked)"
         }
         LateCause::Takeover => "another broker takes over, or has, and is yet to read it (takeover)",
         LateCause::Claim => "it waits until the store confirms the owner's claim (claim)",
@@ -242,7 +242,7 @@ mod tests {
         let client = "0".repeat(14) + "ab";
         let expected = [
             format!(
-                "attempt 1: sent 1970-01-01T00:00:01.000Z, 300 ms late: no client had room for it (credit), \
+                "attempt 1: sent 1970-01-01T00:00:01.000Z, 300 ms late: no client had capacity for it (credit), \
                  to client {client}, epoch 7"
             ),
             "    ended 1970-01-01T00:00:01.250Z after 250 ms: the handler asked for another attempt: \
@@ -277,8 +277,11 @@ mod tests {
     #[test]
     fn how_late_a_parked_retry_was_is_not_known() {
         let of = |number| lateness(&attempt(number, 40, Some(LateCause::Parked)));
-        assert_eq!(of(1), ", 40 ms late: it had been set aside, as no client had room (parked)");
-        assert_eq!(of(2), ", late by an unknown time: it had been set aside, as no client had room (parked)");
+        assert_eq!(of(1), ", 40 ms late: it had been set aside, as no client had capacity (parked)");
+        assert_eq!(
+            of(2),
+            ", late by an unknown time: it had been set aside, as no client had capacity (parked)"
+        );
     }
 
     #[test]

@@ -163,7 +163,8 @@ impl Extensions {
         self.value(STORY).and_then(story::decode).unwrap_or_default()
     }
 
-    /// Adds the newest attempt to [`Self::story`]. The oldest ones make room for it.
+    /// Adds the newest attempt to [`Self::story`]. The oldest ones are dropped if it
+    /// does not fit otherwise.
     pub fn add_attempt(&mut self, attempt: FailedAttempt) {
         let mut attempts = self.story();
         attempts.push(attempt);
@@ -183,7 +184,7 @@ impl Extensions {
         self.iter().find(|(other, _)| *other == tag).map(|(_, value)| value)
     }
 
-    /// Returns whether there was room for the field.
+    /// Returns whether the field fits; else nothing changes.
     fn set(&mut self, tag: u32, value: &[u8]) -> bool {
         let mut fields: BTreeMap<u32, &[u8]> = self.iter().collect();
         fields.insert(tag, value);
@@ -408,7 +409,7 @@ mod tests {
         assert_eq!(extensions.story(), [1, 2, 3].map(attempt));
         extensions.abridge_story();
         assert_eq!((extensions.story(), extensions.bulk_mark(), extensions.iter().count()), (vec![], 7, 4));
-        // Where there is little room the newest ones are kept.
+        // Where few fit the newest ones are kept.
         let mut full = of(&[(4, &"x".repeat(880))]);
         (1..=8).for_each(|n| full.add_attempt(attempt(n)));
         assert_eq!(full.story(), [6, 7, 8].map(attempt));

@@ -120,9 +120,9 @@ numbered! {
 numbered! {
     /// What a late delivery has waited for.
     LateCause: "cause" {
-        /// No client of its destination had room for it.
+        /// No client of its destination had free capacity.
         Credit = 0, "credit";
-        /// It was set aside: no client of its destination had room, or its owner could not send.
+        /// It was set aside: no client of its destination had capacity, or its owner could not send.
         Parked = 1, "parked";
         /// Its partition had changed hands.
         Takeover = 2, "takeover";
@@ -231,7 +231,7 @@ mod tests {
         let kept = decode(&encode(&story)).unwrap();
         assert_eq!(kept.iter().map(|a| a.attempt.number).collect::<Vec<_>>(), (13..=20).collect::<Vec<_>>());
         assert!(kept.iter().all(|a| *a.error == *"ä".repeat(32)));
-        // The largest one leaves room for the other fields of a record.
+        // The largest one fits beside the other fields of a record.
         let largest: Vec<FailedAttempt> = (0..8).map(|n| attempt(u32::MAX - n, &long)).collect();
         assert!(encode(&largest).len() + 100 <= MAX_EXTENSIONS_BYTES, "{}", encode(&largest).len());
     }

@@ -16,7 +16,7 @@ fn a_story_tells_why_a_timer_was_late_and_how_its_attempts_ended() {
     let text = dev.run(&["story", "--group", "g", "--app", "a", "--key", "k"]).ok().out;
     assert!(text.contains(&id), "{text}");
     assert!(
-        text.ends_with("until a client has room: all are busy, or none is registered (parked)\n"),
+        text.ends_with("until a client has capacity: all are busy, or none is registered (parked)\n"),
         "{text}"
     );
 

@@ -58,7 +58,8 @@ impl OwnedPartition {
                 Take { id: *id, failed: *failed, timer }.into()
             }
             Own::Settle(Settling { id, verdict, timer, attempt, .. }) => {
-                let (timer, attempt) = (timer.take(), attempt.take());
+                // A store that refuses it gets it again, and then reads the timer itself.
+                let (timer, attempt) = (timer.take(), attempt.clone());
                 Settle { id: *id, verdict: verdict.clone(), timer, attempt }.into()
             }
             Own::Park(id) => {

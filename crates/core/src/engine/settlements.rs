@@ -198,7 +198,7 @@ impl Engine {
         let Some(p) = self.partitions.get_mut(id.partition()) else { return };
         let Some(entry) = p.table.get_mut(id) else { return };
         entry.state = EntryState::Due;
-        // Nobody had room for it after all.
+        // The client had no capacity after all.
         entry.has_waited_for(LateCause::Credit);
         self.flights.end(id.partition(), entry.dest);
         if f.member.is_none() {

@@ -2,7 +2,7 @@
 //!
 //! What the store knows is in the record ([`mtimer_types::story`]).
 
-use mtimer_protocol::{TimerState, TimerStory, TimerView};
+use mtimer_protocol::{TimerStory, TimerView};
 use mtimer_store::{Place, Record};
 use mtimer_types::LateCause;
 use mtimer_types::story::LATE_MS;
@@ -18,7 +18,7 @@ impl Engine {
     pub(super) fn story(&self, now: Now, record: &Record, place: Place, view: TimerView) -> TimerStory {
         let id = record.timer.id;
         let mut story = TimerStory {
-            tried: view.failed.saturating_add(u32::from(view.state == TimerState::Unconfirmed)),
+            tried: record.progress.failed,
             view,
             attempts: record.extensions.story(),
             under_way: None,
@@ -28,6 +28,13 @@ impl Engine {
         };
         let Some(p) = self.partitions.get(id.partition()) else { return story };
         let Some(entry) = p.table.get(id).filter(|_| place != Place::Dead) else {
+            story.tried = match place {
+                Place::Pending { fire, .. } => {
+                    record.attempt(record.covered(fire, p.epoch(), p.prior_claim())) - 1
+                }
+                Place::Taken { .. } => record.attempt(false),
+                Place::Parked | Place::Dead => record.progress.failed,
+            };
             story.waits_for = not_in_memory(now, p, record, place);
             return story;
         };

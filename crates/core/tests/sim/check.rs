@@ -179,7 +179,7 @@ impl History {
     pub(super) fn check_stopped(&mut self, ms: u64, now: Time, quiet_ms: u64) {
         let found = self.live().find(|(_, l)| {
             let stopped = l.too_late.filter(|a| !l.replayed_since(a.applied));
-            let mut sent = l.sent.iter().map(|s| s.time).chain(l.given_back);
+            let mut sent = l.sent.iter().chain(&l.given_back).map(|s| s.time);
             let waits = match l.place {
                 // A timer that has been sent for this time waits for no other, though the clock
                 // went back.

@@ -75,9 +75,8 @@ pub(super) struct Life {
     /// When a repeat of its schedule made it anew: deliveries sent before are of the former timer.
     pub(super) reborn: Option<u64>,
     pub(super) ok_given: bool,
-    /// A client has settled a delivery of it as not begun: when that was sent, by its broker's
-    /// clock.
-    pub(super) given_back: Option<Time>,
+    /// Deliveries of it that clients have settled as not begun.
+    pub(super) given_back: Vec<Sent>,
     /// The latest delivery to which a handler has said ok.
     pub(super) last_ok: Option<(Epoch, u32)>,
     pub(super) final_given: bool,
@@ -251,8 +250,7 @@ impl History {
             // It is as if it had not been sent. Its broker may still count it as lost.
             HandlerOutcome::NotBegun => {
                 let given_back = life.sent.extract_if(.., |s| (s.epoch, s.attempt) == (epoch, attempt));
-                let sent = given_back.map(|sent| sent.time).max().unwrap_or_default();
-                life.given_back = life.given_back.max(Some(sent));
+                life.given_back.extend(given_back);
             }
         }
     }

@@ -334,6 +334,12 @@ impl World {
                 answers.push(fake);
                 continue;
             }
+            // A master that has too few replicas refuses writes; so the owner sends them again.
+            if matches!(op, Op::Settle(_)) && self.is_unconfirmed(at) && self.ms.is_multiple_of(2) {
+                one(Vec::new())?;
+                answers.push(Answer::Refused(Refusal::ReadOnly));
+                continue;
+            }
             let answer = one(vec![op.clone()])?.pop().ok_or_else(|| LaneError::Broken("no answer".into()))?;
             let before = op.id().and_then(|id| self.history.lives.get(&id)?.place);
             for id in touched(&op, &answer) {

@@ -165,7 +165,7 @@ impl History {
                     }
                 }
                 // A broker that stops in good order parks what it has taken and not sent.
-                Verdict::Unconfirmed if faultless && life.sent.is_empty() && life.given_back.is_none() => {
+                Verdict::Unconfirmed if faultless && life.sent.is_empty() && life.given_back.is_empty() => {
                     Some("4: unconfirmed, and no broker has sent it")
                 }
                 Verdict::Ack | Verdict::LateAck { .. } | Verdict::Retry { .. } | Verdict::Unconfirmed => None,

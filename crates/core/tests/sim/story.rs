@@ -55,14 +55,14 @@ fn of_owner(life: &Life, epoch: Epoch) -> impl Iterator<Item = &Sent> {
 }
 
 /// Whether an attempt was sent when its story says so, by whom, no later than it was, and not after
-/// it ended. What a client has given back does not count as sent.
+/// it ended.
 fn is_true(life: &Life, record: &Record, failed: &FailedAttempt) -> bool {
     let attempt = &failed.attempt;
     let of_it = |sent: &&Sent| (sent.epoch, sent.attempt) == (attempt.epoch, attempt.number);
     let Some(told) = attempt.sent else {
         return attempt.late_ms == 0 && !life.sent.iter().any(|s| of_it(&s));
     };
-    let mut times = life.sent.iter().filter(of_it).map(|sent| sent.time).chain(life.given_back);
+    let mut times = life.sent.iter().chain(&life.given_back).filter(of_it).map(|sent| sent.time);
     let is_then = |time: Time| told.ms_since(time).max(time.ms_since(told)) <= HOP_MS;
     // Less is told if the store's answer to the schedule came after the due time.
     let is_as_late = u64::from(attempt.late_ms) <= told.ms_since(record.late_from());

@@ -1,6 +1,6 @@
 //! What stories tell: attempts, why they were late, and what a timer waits for.
 
-use mtimer_protocol::{Query, QueryAnswer, ServerMessage, TimerState, TimerStory};
+use mtimer_protocol::{Query, QueryAnswer, ServerMessage, TimerState, TimerStory, TimerView};
 use mtimer_types::{AttemptEnd, LateCause};
 
 use super::*;
@@ -89,6 +89,41 @@ fn a_final_failure_and_an_unconfirmed_attempt_are_told() {
     assert_eq!(end(&mut rig, failed.id), (TimerState::Dead, 1, AttemptEnd::Fail, "never".to_owned()));
     let unconfirmed = (TimerState::Unconfirmed, 1, AttemptEnd::TimedOut, String::new());
     assert_eq!(end(&mut rig, once.id), unconfirmed);
+}
+
+#[test]
+fn an_attempt_is_told_though_the_store_refuses_at_first() {
+    let mut rig = Rig::new(EngineOptions::default());
+    rig.join(1, "a", 10);
+    let timer = rig.timer("a", 0);
+    let d = rig.deliver(1, timer.clone());
+    rig.read_only = true;
+    rig.retry(&d);
+    assert_eq!(rig.story(timer.id).settling, Some(1));
+    rig.read_only = false;
+    rig.run(2_000);
+    let story = rig.story(timer.id);
+    assert_eq!((story.view.failed, story.attempts.len(), story.settling), (1, 1, None));
+}
+
+#[test]
+fn what_a_former_owner_may_have_sent_is_told_before_it_is_read() {
+    let store = MemoryStore::new(1);
+    let mut rig = Rig::on(store.clone(), 1, 0, EngineOptions::default());
+    rig.join(1, "a", 10);
+    let (timer, once) = (rig.timer("a", 1), Timer { mode: Mode::AtMostOnce, ..rig.timer("a", 1) });
+    rig.schedule(1, once.clone());
+    rig.deliver(1, timer.clone());
+    let mut next = Rig::acquired(store, 2, rig.ms + 10, EngineOptions::default());
+    next.session(1, SessionEvent::Opened { client: 1 });
+    for id in [timer.id, once.id] {
+        let (record, place) = next.lane.get(Target::Id(id)).now_or_never().unwrap().unwrap().unwrap();
+        let state = TimerState::Parked;
+        let view =
+            TimerView { timer: (*record.timer).clone(), state, failed: 0, stopped: false, last_error: None };
+        let story = next.engine.story(next.now(), &record, place, view);
+        assert_eq!((story.lost().collect::<Vec<_>>(), story.waits_for), (vec![1], Some(LateCause::Takeover)));
+    }
 }
 
 #[test]
