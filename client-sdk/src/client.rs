@@ -285,7 +285,7 @@ impl Client {
     /// Dropping the future takes the question back.
     pub async fn get(&self, target: impl Into<Target>) -> Result<Option<TimerView>, RequestError> {
         match self.query(Query::Get(target.into())).await? {
-            QueryAnswer::Timer(view) => Ok(view),
+            QueryAnswer::Timer(view) => Ok(view.map(|view| *view)),
             _ => Err(RequestError::Mismatched),
         }
     }

@@ -176,6 +176,7 @@ fn add(a: Status, b: Status) -> Status {
         dead: a.dead.saturating_add(b.dead),
         residue: a.residue.saturating_add(b.residue),
         keys: a.keys.saturating_add(b.keys),
+        staged: a.staged.saturating_add(b.staged),
         counters: counters.into_iter().collect(),
         parked_destinations: most_parked(a.parked_destinations, b.parked_destinations),
         lost_brokers: lost_by_either(a.lost_brokers, b.lost_brokers),

@@ -150,6 +150,7 @@ mod driver;
 mod error;
 mod forecast;
 mod handler;
+mod import;
 mod intake;
 #[cfg(feature = "redis")]
 mod leader;
@@ -179,6 +180,7 @@ pub use bulk::BulkProgress;
 pub use callback::{Callback, Outcome};
 pub use client::Client;
 pub use error::{BulkError, CloseError, ConnectError, RegisterError, RequestError, ScheduleError};
+pub use import::{ForeignTimer, ImportError, Staged};
 pub use list::{ListCursor, ParseCursorError, TimerList};
 pub use listing::Listing;
 pub use probe::Probe;
@@ -195,12 +197,13 @@ pub use mtimer_protocol::ops::{
 };
 pub use mtimer_protocol::{
     BrokerEntry, BrokerLoad, BrokerView, BulkState, ClientView, ClusterView, DeadRow, DestinationCounts,
-    ErrorCode, MemberView, ParkedDestination, PartitionView, PendingRow as ListedTimer, Status, TimerState,
-    TimerStory, TimerView, Topology, UnconfirmedRow,
+    ErrorCode, MemberView, ParkedDestination, PartitionView, PendingRow as ListedTimer, RecordRest, Status,
+    TimerState, TimerStory, TimerView, Topology, UnconfirmedRow,
 };
 pub use mtimer_types::{
     Attempt, AttemptEnd, Bulk, BulkAction, BulkFailure, BulkId, BulkObstacle, DeadReason, Destination,
     DueSpan, Ended, Epoch, ExtensionError, Extensions, FailedAttempt, Filter, HeaderError, Headers,
-    InvalidBulk, InvalidTimer, Key, KeyPolicy, LateCause, Mode, NameError, NoBulkId, PartitionId, RetryTiers,
-    Target, Term, Time, Timer, TimerId, id::ParseIdError, limits,
+    ImportGoal, ImportId, InvalidBulk, InvalidImport, InvalidTimer, Key, KeyPolicy, LateCause, Mode,
+    NameError, NoBulkId, NoImportId, PartitionId, RetryTiers, Staging, Target, Term, Time, Timer, TimerId,
+    id::ParseIdError, limits,
 };

@@ -87,8 +87,8 @@ impl TimerList {
     fn new(client: Client, filter: Filter) -> Self {
         let from = ListCursor::START.position();
         let merge = Merge::new(client.info().partitions, from);
-        let (retrying, until, payloads) = (None, Time::MAX, false);
-        let query = PendingQuery { partition: 0, filter, retrying, from, until, limit: 0, payloads };
+        let (retrying, until, payloads, staged) = (None, Time::MAX, false, false);
+        let query = PendingQuery { partition: 0, filter, retrying, from, until, limit: 0, payloads, staged };
         Self { client, query, page: DEFAULT_PAGE, returned: 0, cursor: ListCursor::START, merge }
     }
 
@@ -113,6 +113,14 @@ impl TimerList {
     #[must_use]
     pub fn retrying(mut self, retrying: bool) -> Self {
         self.query.retrying = Some(retrying);
+        self.restarted()
+    }
+
+    /// Lists the timers that imports have staged, and no others, by when they fire once they are
+    /// released.
+    #[must_use]
+    pub fn staged(mut self) -> Self {
+        self.query.staged = true;
         self.restarted()
     }
 

@@ -33,6 +33,7 @@ fn counts(dest: Destination, n: u64) -> DestinationCounts {
         unconfirmed: of(6),
         dead: of(7),
         oldest_overdue: Some(Time::from_ms(7)),
+        staged: of(8),
     }
 }
 

@@ -24,7 +24,14 @@ fn row(partition: u16, after_ms: u64, n: u64) -> ListedTimer {
     let (fire, id) = (START + after_ms, id_in(partition, n));
     let state = TimerState::Pending { fire };
     let timer = Timer::new(id, dest(), fire);
-    let view = TimerView { timer, state, failed: 0, stopped: false, last_error: None };
+    let view = TimerView {
+        timer,
+        state,
+        failed: 0,
+        stopped: false,
+        last_error: None,
+        rest: mtimer_client::RecordRest::default(),
+    };
     ListedTimer { fire, view, payload_bytes: 3 }
 }
 
@@ -120,6 +127,7 @@ async fn rows_come_in_one_order_from_the_owners_of_all_partitions() {
         until,
         limit: 16,
         payloads: true,
+        staged: false,
     };
     for partition in 0..PARTITIONS {
         let of = asked.iter().find(|query| query.partition == partition).unwrap();
@@ -142,6 +150,7 @@ async fn by_default_everything_is_listed_without_payloads() {
         until: Time::MAX,
         limit: 250,
         payloads: false,
+        staged: false,
     };
     assert_eq!(first, expected);
     // Durations count from now.

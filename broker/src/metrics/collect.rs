@@ -130,6 +130,7 @@ impl Scrape {
             ("parked", s.parked),
             ("taken", s.taken),
             ("dead", s.dead),
+            ("staged", s.staged),
         ];
         out.by(&m::STORED_TIMERS, states)?;
         out.one(&m::STORED_KEYS, s.keys)

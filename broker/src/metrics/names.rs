@@ -146,7 +146,7 @@ metrics! {
     Gauge STORED_TIMERS = "mtimer_stored_timers" in "timers" by ["state"],
         "Timers of the owned partitions in the store, by state",
         doc "timers in the store: `pending`, `retrying`, `parked`, `taken` (at-most-once timers that \
-            were sent or are about to be, unconfirmed ones included), `dead`",
+            were sent or are about to be, unconfirmed ones included), `dead`, `staged` (by imports)",
         when "for capacity";
     Gauge STORED_KEYS = "mtimer_stored_keys" in "keys",
         "Application keys of live timers in the store",

@@ -2,7 +2,7 @@
 
 use mtimer_protocol::{
     BrokerEntry, BulkView, ClientView, DestinationCounts, MemberView, OpReply, PeerAnswer, QueryAnswer,
-    ServerMessage, TimerView, Topology,
+    ServerMessage, Topology,
 };
 use mtimer_types::{Timer, limits};
 
@@ -45,7 +45,7 @@ fn reply_weight(reply: &OpReply) -> usize {
 
 fn answer_weight(answer: &QueryAnswer) -> usize {
     match answer {
-        QueryAnswer::Timer(Some(TimerView { timer, .. })) => timer_weight(timer),
+        QueryAnswer::Timer(Some(view)) => timer_weight(&view.timer),
         QueryAnswer::Story(Some(story)) => {
             let texts = story.attempts.iter().map(|failed| failed.error.len()).sum::<usize>();
             timer_weight(&story.view.timer) + size_of_val(story.attempts.as_slice()) + texts
@@ -85,7 +85,9 @@ fn timer_weight(timer: &Timer) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use mtimer_protocol::{BrokerView, BulkState, ClusterView, TimerState, TimerStory, sample};
+    use mtimer_protocol::{
+        BrokerView, BulkState, ClusterView, RecordRest, TimerState, TimerStory, TimerView, sample,
+    };
     use mtimer_types::limits::{MAX_BULK_FAILURES, MAX_BULK_JOBS, MAX_EPOCH};
     use mtimer_types::story::{MAX_STORY_ATTEMPTS, MAX_STORY_ERROR_BYTES};
     use mtimer_types::{
@@ -112,6 +114,7 @@ mod tests {
             failed: u32::MAX,
             stopped: true,
             last_error: Some("x".repeat(limits::MAX_ERROR_BYTES)),
+            rest: RecordRest::default(),
         };
         TimerStory {
             view,

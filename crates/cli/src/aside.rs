@@ -70,7 +70,9 @@ impl AsideRow {
     pub(crate) fn history(&self) -> (u32, &str) {
         match self {
             Self::Live(row) => (row.failed, row.last_error.as_deref().unwrap_or_default()),
-            Self::Unconfirmed(_) => (1, ""),
+            Self::Unconfirmed(row) => {
+                (row.failed.saturating_add(1), row.last_error.as_deref().unwrap_or_default())
+            }
             Self::Dead(row) => (row.attempts, row.last_error.as_deref().unwrap_or_default()),
         }
     }

@@ -15,7 +15,8 @@ use super::{moment, view};
 /// their callbacks. in flight: are being delivered; these are among those before. unconfirmed: were
 /// sent at most once, and never confirmed. dead: dead letters. oldest overdue: since when the
 /// oldest timer is due that waits or is parked, as far as brokers know without looking. With --json
-/// also taken: are being delivered at most once.
+/// also taken: are being delivered at most once, and staged: brought by an import that is not
+/// released.
 ///
 /// Brokers keep these counts, so the command takes no longer if there are more timers. Partitions
 /// are asked at different times, so the numbers show no one instant.
@@ -106,8 +107,9 @@ impl CountCommand {
 }
 
 /// The counts of a destination by their names.
-fn parts(row: &DestinationCounts) -> [(&'static str, u64); 7] {
-    let DestinationCounts { pending, retrying, parked, in_flight, taken, unconfirmed, dead, .. } = row;
+fn parts(row: &DestinationCounts) -> [(&'static str, u64); 8] {
+    let DestinationCounts { pending, retrying, parked, in_flight, taken, unconfirmed, dead, staged, .. } =
+        row;
     [
         ("pending", *pending),
         ("retrying", *retrying),
@@ -116,12 +118,13 @@ fn parts(row: &DestinationCounts) -> [(&'static str, u64); 7] {
         ("taken", *taken),
         ("unconfirmed", *unconfirmed),
         ("dead", *dead),
+        ("staged", *staged),
     ]
 }
 
 /// The counts of all destinations together.
-fn sum(rows: &[DestinationCounts]) -> [(&'static str, u64); 7] {
-    let names = ["pending", "retrying", "parked", "in_flight", "taken", "unconfirmed", "dead"];
+fn sum(rows: &[DestinationCounts]) -> [(&'static str, u64); 8] {
+    let names = ["pending", "retrying", "parked", "in_flight", "taken", "unconfirmed", "dead", "staged"];
     rows.iter().map(parts).fold(names.map(|name| (name, 0)), |mut sum, row| {
         sum.iter_mut().zip(row).for_each(|((_, sum), (_, n))| *sum = sum.saturating_add(n));
         sum
@@ -181,11 +184,15 @@ mod tests {
             taken: 5 * n,
             unconfirmed: 6 * n,
             dead: 7 * n,
+            staged: 8 * n,
             ..DestinationCounts::none(Destination::new("g", app).unwrap())
         };
-        assert_eq!(sum(&[]).map(|(_, n)| n), [0; 7]);
-        assert_eq!(sum(&[row("a", 1), row("b", 10)]).map(|(_, n)| n), [1, 2, 3, 4, 5, 6, 7].map(|n| 11 * n));
+        assert_eq!(sum(&[]).map(|(_, n)| n), [0; 8]);
+        assert_eq!(
+            sum(&[row("a", 1), row("b", 10)]).map(|(_, n)| n),
+            [1, 2, 3, 4, 5, 6, 7, 8].map(|n| 11 * n)
+        );
         assert_eq!(sum(&[]).map(|(name, _)| name), parts(&row("a", 1)).map(|(name, _)| name));
-        assert_eq!(row("a", 1).total(), 24, "those in flight are among the others");
+        assert_eq!(row("a", 1).total(), 32, "those in flight are among the others");
     }
 }

@@ -63,13 +63,15 @@ enum ListedState {
     Unconfirmed,
     /// Dead letters
     Dead,
+    /// Brought by an import that is not released yet
+    Staged,
 }
 
 impl ListedState {
-    /// `None`: it waits.
+    /// `None`: it waits, or is staged.
     const fn aside(self) -> Option<AsideState> {
         match self {
-            Self::Waiting => None,
+            Self::Waiting | Self::Staged => None,
             Self::Parked => Some(AsideState::Parked),
             Self::Taken => Some(AsideState::Taken),
             Self::Unconfirmed => Some(AsideState::Unconfirmed),
@@ -94,7 +96,9 @@ impl ListCommand {
         let PendingArgs { retrying, first, .. } = &self.pending;
         let given = [("--retrying", *retrying), ("--first", *first), ("--cursor", self.cursor.is_some())];
         let have_others = self.state.iter().any(|state| state.aside().is_some());
-        match given.iter().find(|(_, is_given)| *is_given && have_others) {
+        let are_both = [ListedState::Waiting, ListedState::Staged].iter().all(|one| self.state.contains(one));
+        let cursor_of_two = self.cursor.is_some() && are_both;
+        match given.iter().find(|(_, is_given)| *is_given && (have_others || cursor_of_two)) {
             Some((flag, _)) => Err(Failure::usage(format!(
                 "{flag} is about timers that wait: leave it out, or leave out --state"
             ))),
@@ -113,17 +117,23 @@ impl ListCommand {
                 break;
             }
             left -= match state.aside() {
-                None => self.show(client, out).await?,
+                None => self.show(client, state == ListedState::Staged, left, out).await?,
                 Some(state) => self.show_aside(client, state, left, out).await?,
             };
         }
         Ok(())
     }
 
-    /// Shows those that wait, and returns how many these are.
-    async fn show(&self, client: &Client, out: Output) -> Result<u64, Failure> {
+    /// Shows at most so many of those that wait, or are staged, and returns how many these are.
+    async fn show(&self, client: &Client, staged: bool, limit: u64, out: Output) -> Result<u64, Failure> {
         let mut timers = self.timers(client);
-        if out.json { self.objects(&mut timers, out).await } else { self.tables(&mut timers, out).await }
+        if staged {
+            timers = timers.staged();
+        }
+        match out.json {
+            true => self.objects(&mut timers, limit, out).await,
+            false => self.tables(&mut timers, limit, out).await,
+        }
     }
 
     fn timers(&self, client: &Client) -> TimerList {
@@ -214,16 +224,16 @@ impl ListCommand {
         ]
     }
 
-    async fn objects(&self, timers: &mut TimerList, out: Output) -> Result<u64, Failure> {
-        for shown in 0..self.limit {
+    async fn objects(&self, timers: &mut TimerList, limit: u64, out: Output) -> Result<u64, Failure> {
+        for shown in 0..limit {
             let Some(row) = timers.next().await? else { return Ok(shown) };
             out.object(&self.object(&row, timers.cursor()))?;
         }
         let cursor = timers.cursor();
         if timers.next().await?.is_some() {
-            self.note_more(self.limit, cursor);
+            self.note_more(limit, cursor);
         }
-        Ok(self.limit)
+        Ok(limit)
     }
 
     /// What `get` shows, and where the list goes on.
@@ -236,9 +246,9 @@ impl ListCommand {
         object
     }
 
-    async fn tables(&self, timers: &mut TimerList, out: Output) -> Result<u64, Failure> {
+    async fn tables(&self, timers: &mut TimerList, limit: u64, out: Output) -> Result<u64, Failure> {
         let (mut shown, mut table) = (0, self.table());
-        while shown < self.limit {
+        while shown < limit {
             let Some(row) = timers.next().await? else { break };
             shown += 1;
             table.row(self.cells(&row));
@@ -250,7 +260,7 @@ impl ListCommand {
             table.lines().try_for_each(|line| out.text(&line))?;
         }
         let cursor = timers.cursor();
-        if shown == self.limit && timers.next().await?.is_some() {
+        if shown == limit && timers.next().await?.is_some() {
             self.note_more(shown, cursor);
         } else {
             note(&counted(shown, "timer"));
@@ -308,6 +318,9 @@ impl ListCommand {
                 // A value may begin with a hyphen.
                 words.push(shell_quoted(&format!("{flag}={value}")));
             }
+        }
+        if self.state == [ListedState::Staged] {
+            words.push("--state=staged".to_owned());
         }
         let PendingArgs { retrying, first, .. } = self.pending;
         let switches = [("--retrying", retrying), ("--first", first), ("--payloads", self.payloads)];

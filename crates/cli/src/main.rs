@@ -23,10 +23,13 @@ mod drain;
 mod exec;
 mod exec_check;
 mod exit;
+mod export;
+mod exported;
 mod file;
 mod filter;
 mod flags;
 mod forecast;
+mod import;
 mod list;
 mod listen;
 mod load;
@@ -114,6 +117,8 @@ enum Command {
     Dead(dead::Dead),
     #[command(subcommand)]
     Bulk(Box<bulk::BulkCommand>),
+    Export(Box<export::ExportCommand>),
+    Import(import::ImportCommand),
     Ping(ping::Ping),
     Status(status::StatusCommand),
     Repair(repair::Repair),
@@ -215,6 +220,8 @@ fn run(command: Command, out: Output) -> Result<(), Failure> {
             Command::Listen(listen) => listen.run(out).await,
             Command::Dead(dead) => dead.run(out).await,
             Command::Bulk(bulk) => bulk.run(out).await,
+            Command::Export(export) => export.run(out).await,
+            Command::Import(import) => import.run(out).await,
             Command::Ping(ping) => ping.run(out).await,
             Command::Status(status) => status.run(out).await,
             Command::Repair(repair) => repair.run(out).await,

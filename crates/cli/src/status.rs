@@ -33,7 +33,7 @@ pub(crate) struct StatusCommand {
 }
 
 /// Numbers that are counted in the store.
-const STORED: [&str; 7] = ["pending", "retrying", "parked", "taken", "dead", "keys", "residue"];
+const STORED: [&str; 8] = ["pending", "retrying", "parked", "taken", "dead", "keys", "residue", "staged"];
 
 impl StatusCommand {
     pub(crate) async fn run(self, out: Output) -> Result<(), Failure> {
@@ -53,6 +53,7 @@ impl StatusCommand {
             ("taken", status.taken, "at-most-once, sent or about to be; unconfirmed ones, too"),
             ("dead", status.dead, "dead letters"),
             ("keys", status.keys, "keys of live timers"),
+            ("staged", status.staged, "brought by imports that are not released"),
             ("residue", status.residue, "left in the store without a timer"),
             ("loaded", status.loaded, "timers in memory"),
             ("loaded_bytes", status.loaded_bytes, "bytes of them"),

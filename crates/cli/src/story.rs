@@ -201,7 +201,7 @@ fn now_waits(cause: LateCause) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use mtimer_client::{Destination, Epoch, Timer, TimerId, TimerState, TimerView};
+    use mtimer_client::{Destination, Epoch, RecordRest, Timer, TimerId, TimerState, TimerView};
 
     use super::*;
 
@@ -214,7 +214,8 @@ mod tests {
         let timer =
             Timer::new(TimerId::from_u128(7), Destination::new("g", "a").unwrap(), Time::from_ms(700));
         let state = TimerState::InFlight { epoch: Epoch(7), attempt: 4 };
-        let view = TimerView { timer, state, failed: 3, stopped: false, last_error: Some("no".into()) };
+        let (last_error, rest) = (Some("no".into()), RecordRest::default());
+        let view = TimerView { timer, state, failed: 3, stopped: false, last_error, rest };
         let failed = |attempt: Attempt, end, error: &str| FailedAttempt {
             ended: attempt.sent.unwrap_or(Time::ZERO) + 250,
             attempt,

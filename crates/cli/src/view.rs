@@ -2,7 +2,9 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use mtimer_client::{DeadRow, ListedTimer, Mode, Time, Timer, TimerState, TimerView, UnconfirmedRow};
+use mtimer_client::{
+    DeadRow, ImportGoal, ListedTimer, Mode, Time, Timer, TimerState, TimerView, UnconfirmedRow,
+};
 use serde_json::{Map, Value, json};
 
 use super::moment::shown;
@@ -68,13 +70,26 @@ pub(crate) fn state(state: TimerState) -> &'static str {
         TimerState::InFlight { .. } => "in-flight",
         TimerState::Unconfirmed => "unconfirmed",
         TimerState::Dead => "dead",
+        TimerState::Staged { .. } => "staged",
+    }
+}
+
+/// What a staged timer becomes at its release.
+fn becomes(goal: ImportGoal) -> &'static str {
+    match goal {
+        ImportGoal::Live { .. } => "pending",
+        ImportGoal::Dead { .. } => "dead",
+        ImportGoal::Unconfirmed { .. } => "unconfirmed",
     }
 }
 
 /// The object that `get` shows.
 pub(crate) fn timer_object(view: &TimerView) -> Map<String, Value> {
     let mut object = timer(&view.timer);
-    if let TimerState::Pending { fire } | TimerState::Retrying { fire, .. } = view.state {
+    if let TimerState::Pending { fire }
+    | TimerState::Retrying { fire, .. }
+    | TimerState::Staged { fire, .. } = view.state
+    {
         put_time(&mut object, "fire", Some(fire));
     }
     let mut put = |name: &str, value: Value| object.insert(name.to_owned(), value);
@@ -86,6 +101,10 @@ pub(crate) fn timer_object(view: &TimerView) -> Map<String, Value> {
         TimerState::InFlight { epoch, attempt } => {
             put("epoch", json!(epoch));
             put("attempt", attempt.into());
+        }
+        TimerState::Staged { staging, .. } => {
+            put("import", json!(staging.import.to_string()));
+            put("becomes", becomes(staging.goal).into());
         }
         TimerState::Pending { .. } | TimerState::Parked | TimerState::Unconfirmed | TimerState::Dead => {}
     }
@@ -122,7 +141,7 @@ pub(crate) fn unconfirmed_object(row: &UnconfirmedRow) -> Map<String, Value> {
     let mut put = |name: &str, value: Value| object.insert(name.to_owned(), value);
     put("state", "unconfirmed".into());
     put("reason", "unconfirmed".into());
-    put("attempts", 1.into());
+    put("attempts", row.failed.saturating_add(1).into());
     put("epoch", json!(row.epoch));
     put_time(&mut object, "unconfirmed", Some(row.since));
     object
@@ -156,7 +175,7 @@ pub(crate) fn fields(object: &Map<String, Value>, out: Output) -> String {
 
 #[cfg(test)]
 mod tests {
-    use mtimer_client::{Destination, Extensions, Headers, PartitionId, TimerId};
+    use mtimer_client::{Destination, Extensions, Headers, PartitionId, RecordRest, TimerId};
 
     use super::*;
 
@@ -171,7 +190,14 @@ mod tests {
             )
         };
         let state = TimerState::Retrying { fire: Time::from_ms(2_000), tier: 1 };
-        TimerView { timer, state, failed: 1, stopped: false, last_error: Some("no".into()) }
+        TimerView {
+            timer,
+            state,
+            failed: 1,
+            stopped: false,
+            last_error: Some("no".into()),
+            rest: RecordRest::default(),
+        }
     }
 
     #[test]

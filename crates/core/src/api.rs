@@ -253,7 +253,7 @@ impl Default for EngineOptions {
 pub enum Counter {
     /// Timers stored by a schedule; repeats do not count.
     Scheduled,
-    /// Schedules that were not stored, for any reason.
+    /// Schedules and imports that were not stored, for any reason.
     ScheduleRefused,
     /// Timers cancelled before any delivery.
     Cancelled,
@@ -306,11 +306,19 @@ pub enum Counter {
     BulkNotDone,
     /// Acts of bulk jobs that the store would not take, or could not confirm; they are tried again.
     BulkRefused,
+    /// Dead letters and unconfirmed timers that are delivered again.
+    Replayed,
+    /// Dead letters and unconfirmed timers that somebody has removed.
+    Purged,
+    /// Timers that got another deadline.
+    Extended,
+    /// Timers that imports have staged.
+    Staged,
 }
 
 impl Counter {
     /// All of them.
-    pub const ALL: [(Self, &'static str); 27] = [
+    pub const ALL: [(Self, &'static str); 31] = [
         (Self::Scheduled, "scheduled_total"),
         (Self::ScheduleRefused, "schedule_refused_total"),
         (Self::Cancelled, "cancelled_total"),
@@ -338,5 +346,9 @@ impl Counter {
         (Self::BulkDone, "bulk_done_total"),
         (Self::BulkNotDone, "bulk_not_done_total"),
         (Self::BulkRefused, "bulk_refused_total"),
+        (Self::Replayed, "replayed_total"),
+        (Self::Purged, "purged_total"),
+        (Self::Extended, "extended_total"),
+        (Self::Staged, "staged_total"),
     ];
 }

@@ -31,7 +31,7 @@ pub use message::{ClientMessage, Hello, MAGIC, Role, ServerMessage, UNASKED_PONG
 pub use ops::{OpReply, RequestOp};
 pub use query::{
     BulkState, BulkView, CountsQuery, DeadRow, DestinationCounts, ForecastQuery, MAX_PARKED_DESTINATIONS,
-    ParkedDestination, PendingQuery, PendingRow, Query, QueryAnswer, Status, TimerState, TimerStory,
-    TimerView, UnconfirmedRow,
+    ParkedDestination, PendingQuery, PendingRow, Query, QueryAnswer, RecordRest, Status, TimerState,
+    TimerStory, TimerView, UnconfirmedRow,
 };
 pub use request::Request;

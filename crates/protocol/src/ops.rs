@@ -5,6 +5,7 @@
 mod begin_bulk;
 mod cancel;
 mod extend_deadline;
+mod import;
 mod operation;
 mod purge;
 mod replay;
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 pub use self::begin_bulk::{BeginBulk, BeginBulkReply};
 pub use self::cancel::{Cancel, CancelReply};
 pub use self::extend_deadline::{ExtendDeadline, ExtendDeadlineReply};
+pub use self::import::{Import, ImportReply, ImportedRecord};
 pub use self::operation::{NotDone, Operation, Reply};
 pub use self::purge::{Purge, PurgeReply};
 pub use self::replay::{Replay, ReplayReply};
@@ -116,6 +118,12 @@ macro_rules! operations {
                 }
             }
 
+            fn bytes_beside_subject(&self) -> usize {
+                match self {
+                    $(Self::$name(op) => op.bytes_beside_subject()),*
+                }
+            }
+
             /// See [`Operation::check`].
             ///
             /// # Errors
@@ -194,11 +202,12 @@ operations! {
     ExtendDeadline => ExtendDeadlineReply,
     BeginBulk => BeginBulkReply,
     StopBulk => StopBulkReply,
+    Import => ImportReply,
 }
 
 impl RequestOp {
     /// Most bytes that it takes on the wire.
     pub fn bytes(&self) -> usize {
-        NUMBERS + self.subject().bytes()
+        NUMBERS + self.subject().bytes() + self.bytes_beside_subject()
     }
 }

@@ -5,8 +5,8 @@
 use mtimer_types::limits::{MAX_BROKERS, MAX_BULK_FAILURES, MAX_BULK_JOBS, MAX_PAGE};
 use mtimer_types::story::MAX_STORY_ATTEMPTS;
 use mtimer_types::{
-    Attempt, Bulk, BulkFailure, BulkId, DeadReason, Destination, DueSpan, Epoch, FailedAttempt, Filter,
-    LateCause, Target, Time, Timer, TimerId,
+    Attempt, Bulk, BulkFailure, BulkId, DeadReason, Destination, DueSpan, Epoch, Extensions, FailedAttempt,
+    Filter, LateCause, Staging, Target, Time, Timer, TimerId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -110,6 +110,8 @@ pub struct PendingQuery {
     pub limit: u32,
     /// Whether rows have payloads. Without them a page has more rows.
     pub payloads: bool,
+    /// Only timers that an import has staged; else only others.
+    pub staged: bool,
 }
 
 /// Which destinations a [`Query::Counts`] asks for.
@@ -149,7 +151,7 @@ pub struct ForecastQuery {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum QueryAnswer {
     /// To [`Query::Get`].
-    Timer(Option<TimerView>),
+    Timer(Option<Box<TimerView>>),
     /// To [`Query::Dead`].
     Dead {
         /// The rows; may be fewer than asked, even none, and yet not the end.
@@ -285,6 +287,23 @@ pub struct TimerView {
     pub stopped: bool,
     /// The last error.
     pub last_error: Option<String>,
+    /// What else its record has.
+    pub rest: RecordRest,
+}
+
+/// What a record has beside the timer, failed attempts and the last error. Exports take it along.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct RecordRest {
+    /// How many of the failed attempts do not count for the retry budget: those before the last
+    /// replay.
+    pub budget_from: u32,
+    /// How many attempts have begun, or may have. Above the failed ones: the outcome of the last is
+    /// not known.
+    pub tried: u32,
+    /// When its due time was accepted, if that had passed already.
+    pub accepted: Option<Time>,
+    /// Extensions of the record.
+    pub extensions: Extensions,
 }
 
 /// A timer with its story.
@@ -354,6 +373,13 @@ pub enum TimerState {
     Unconfirmed,
     /// A dead letter.
     Dead,
+    /// An import has staged it: nothing delivers it until that is released.
+    Staged {
+        /// When it fires then.
+        fire: Time,
+        /// Which import, and what it becomes.
+        staging: Staging,
+    },
 }
 
 /// A dead letter.
@@ -369,6 +395,8 @@ pub struct DeadRow {
     pub last_error: Option<String>,
     /// When it died.
     pub died: Time,
+    /// What else its record has.
+    pub rest: RecordRest,
 }
 
 /// An at-most-once timer that was claimed and never confirmed.
@@ -380,6 +408,12 @@ pub struct UnconfirmedRow {
     pub epoch: Epoch,
     /// When it became unconfirmed.
     pub since: Time,
+    /// Failed attempts, not counting the one that is unconfirmed.
+    pub failed: u32,
+    /// The last error.
+    pub last_error: Option<String>,
+    /// What else its record has.
+    pub rest: RecordRest,
 }
 
 /// A timer that waits for a delivery.
@@ -417,6 +451,8 @@ pub struct DestinationCounts {
     /// in any partition of this broker, as far as that knows without looking: `None` for a while
     /// after a takeover.
     pub oldest_overdue: Option<Time>,
+    /// Staged by imports: nothing delivers them until they are released.
+    pub staged: u64,
 }
 
 impl DestinationCounts {
@@ -432,13 +468,14 @@ impl DestinationCounts {
             unconfirmed: 0,
             dead: 0,
             oldest_overdue: None,
+            staged: 0,
         }
     }
 
     /// Returns how many timers it has, each counted once.
     pub const fn total(&self) -> u64 {
-        let Self { pending, retrying, parked, taken, unconfirmed, dead, .. } = self;
-        let waiting = pending.saturating_add(*retrying).saturating_add(*parked);
+        let Self { pending, retrying, parked, taken, unconfirmed, dead, staged, .. } = self;
+        let waiting = pending.saturating_add(*retrying).saturating_add(*parked).saturating_add(*staged);
         waiting.saturating_add(*taken).saturating_add(*unconfirmed).saturating_add(*dead)
     }
 
@@ -451,6 +488,7 @@ impl DestinationCounts {
         self.taken = self.taken.saturating_add(other.taken);
         self.unconfirmed = self.unconfirmed.saturating_add(other.unconfirmed);
         self.dead = self.dead.saturating_add(other.dead);
+        self.staged = self.staged.saturating_add(other.staged);
         self.oldest_overdue = [self.oldest_overdue, other.oldest_overdue].into_iter().flatten().min();
     }
 }
@@ -482,6 +520,8 @@ pub struct Status {
     pub residue: u64,
     /// In the store: live keys.
     pub keys: u64,
+    /// In the store: staged by imports.
+    pub staged: u64,
     /// Counters since start, by name, in order of name. Those whose names end in `_ms` are
     /// durations: of several brokers the longest counts, not the sum.
     #[serde(deserialize_with = "at_most::<MAX_COUNTERS, _, _>")]
@@ -525,8 +565,14 @@ mod tests {
                 error: "".into(),
             };
             let timer = crate::sample::plain_timer();
-            let view =
-                TimerView { timer, state: TimerState::Parked, failed: 0, stopped: false, last_error: None };
+            let view = TimerView {
+                timer,
+                state: TimerState::Parked,
+                failed: 0,
+                stopped: false,
+                last_error: None,
+                rest: RecordRest::default(),
+            };
             let story = TimerStory {
                 view,
                 attempts: known.iter().map(failed_attempt).collect(),

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use mtimer_types::extensions::{FIRST_UNASSIGNED, VOLATILE};
 use mtimer_types::{
-    Bulk, BulkAction, BulkId, Destination, Extensions, Filter, Headers, Key, KeyPolicy, Mode, PartitionId,
-    RetryTiers, Target, Time, Timer, TimerId,
+    Bulk, BulkAction, BulkId, Destination, Extensions, Filter, Headers, ImportId, Key, KeyPolicy, Mode,
+    PartitionId, RetryTiers, Target, Time, Timer, TimerId,
 };
 
 use crate::query::{CountsQuery, ForecastQuery, PendingQuery};
@@ -104,6 +104,11 @@ pub fn bulk_id() -> BulkId {
     BulkId(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef)
 }
 
+/// The name of an import.
+pub fn import_id() -> ImportId {
+    ImportId(0xfedc_ba98_7654_3210_fedc_ba98_7654_3210)
+}
+
 /// Bulk jobs with everything and with nothing that can be left out, and with each action.
 pub fn bulks() -> Vec<Bulk> {
     let full = Bulk {
@@ -127,6 +132,8 @@ pub fn bulks() -> Vec<Bulk> {
         BulkAction::MoveTo { due },
         BulkAction::Replay,
         BulkAction::Purge,
+        BulkAction::Release { import: import_id() },
+        BulkAction::Withdraw { import: import_id() },
     ];
     let bare = actions.map(|action| Bulk::new(action, Filter::default()));
     std::iter::once(full).chain(bare).collect()
@@ -142,6 +149,7 @@ pub fn all_pending(partition: u16) -> PendingQuery {
         until: Time::MAX,
         limit: 100,
         payloads: false,
+        staged: false,
     }
 }
 

@@ -10,13 +10,14 @@ use mtimer_protocol::sample::Parts;
 use mtimer_protocol::{
     BrokerEntry, BrokerLoad, BrokerView, BulkState, BulkView, ClientMessage, ClientView, ClusterView,
     CountsQuery, Delivery, DestinationCounts, ErrorCode, ForecastQuery, Heartbeat, MemberView, OpReply,
-    PartitionView, PeerAnswer, PeerRequest, PendingQuery, PendingRow, Query, QueryAnswer, Request, RequestOp,
-    ServerMessage, SettleRefusal, Settlement, TimerState, TimerView, Topology, Welcome, decode, encode,
+    PartitionView, PeerAnswer, PeerRequest, PendingQuery, PendingRow, Query, QueryAnswer, RecordRest,
+    Request, RequestOp, ServerMessage, SettleRefusal, Settlement, TimerState, TimerView, Topology, Welcome,
+    decode, encode,
 };
 use mtimer_types::{
-    Bulk, BulkAction, BulkFailure, BulkId, BulkObstacle, Destination, DueSpan, Epoch, Extensions, Filter,
-    HandlerOutcome, Headers, Key, KeyPolicy, Mode, PartitionId, RetryTiers, Target, Term, Time, Timer,
-    TimerId,
+    Bulk, BulkAction, BulkFailure, BulkId, BulkObstacle, DeadReason, Destination, DueSpan, Epoch, Extensions,
+    Filter, HandlerOutcome, Headers, ImportGoal, ImportId, Key, KeyPolicy, Mode, PartitionId, RetryTiers,
+    Staging, Target, Term, Time, Timer, TimerId,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -99,6 +100,8 @@ fn bulk_action() -> impl Strategy<Value = BulkAction> {
         time().prop_map(|due| BulkAction::MoveTo { due }),
         Just(BulkAction::Replay),
         Just(BulkAction::Purge),
+        any::<u128>().prop_map(|n| BulkAction::Release { import: ImportId(n) }),
+        any::<u128>().prop_map(|n| BulkAction::Withdraw { import: ImportId(n) }),
     ]
 }
 
@@ -250,11 +253,21 @@ prop_compose! {
         filter in filter(),
         from in (time(), id()),
         until in time(),
-        rest: (u16, Option<bool>, u32, bool),
+        rest: (u16, Option<bool>, u32, bool, bool),
     ) -> PendingQuery {
-        let (partition, retrying, limit, payloads) = rest;
-        PendingQuery { partition, filter, retrying, from, until, limit, payloads }
+        let (partition, retrying, limit, payloads, staged) = rest;
+        PendingQuery { partition, filter, retrying, from, until, limit, payloads, staged }
     }
+}
+
+fn staging() -> impl Strategy<Value = Staging> {
+    let goal = prop_oneof![
+        any::<u8>().prop_map(|tier| ImportGoal::Live { tier }),
+        time().prop_map(|died| ImportGoal::Dead { reason: DeadReason::Stopped, died }),
+        (any::<u64>(), time())
+            .prop_map(|(epoch, since)| ImportGoal::Unconfirmed { epoch: Epoch(epoch), since }),
+    ];
+    (any::<u128>(), goal).prop_map(|(import, goal)| Staging { import: ImportId(import), goal })
 }
 
 fn state() -> impl Strategy<Value = TimerState> {
@@ -263,6 +276,7 @@ fn state() -> impl Strategy<Value = TimerState> {
         (time(), any::<u8>()).prop_map(|(fire, tier)| TimerState::Retrying { fire, tier }),
         any::<(u64, u32)>()
             .prop_map(|(epoch, attempt)| TimerState::InFlight { epoch: Epoch(epoch), attempt }),
+        (time(), staging()).prop_map(|(fire, staging)| TimerState::Staged { fire, staging }),
     ]
 }
 
@@ -275,7 +289,9 @@ prop_compose! {
         last_error in option::of(".{0,40}"),
     ) -> PendingRow {
         let (failed, stopped, payload_bytes) = rest;
-        PendingRow { fire, view: TimerView { timer, state, failed, stopped, last_error }, payload_bytes }
+        let (budget_from, tried, accepted) = (failed / 2, failed, Some(fire));
+        let rest = RecordRest { budget_from, tried, accepted, extensions: timer.extensions.clone() };
+        PendingRow { fire, view: TimerView { timer, state, failed, stopped, last_error, rest }, payload_bytes }
     }
 }
 
@@ -297,9 +313,20 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn counts()(dest in dest(), n: [u64; 7], oldest_overdue in option::of(time())) -> DestinationCounts {
-        let [pending, retrying, parked, in_flight, taken, unconfirmed, dead] = n;
-        DestinationCounts { dest, pending, retrying, parked, in_flight, taken, unconfirmed, dead, oldest_overdue }
+    fn counts()(dest in dest(), n: [u64; 8], oldest_overdue in option::of(time())) -> DestinationCounts {
+        let [pending, retrying, parked, in_flight, taken, unconfirmed, dead, staged] = n;
+        DestinationCounts {
+            dest,
+            pending,
+            retrying,
+            parked,
+            in_flight,
+            taken,
+            unconfirmed,
+            dead,
+            oldest_overdue,
+            staged,
+        }
     }
 }
 

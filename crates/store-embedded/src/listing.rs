@@ -10,8 +10,8 @@ use fjall::Slice;
 use mtimer_store::pending::PAGE_READS;
 use mtimer_store::table::{At, Row, Table};
 use mtimer_store::{
-    CountsPage, CountsRange, Forecast, ForecastRange, ForecastSums, ListPage, Listed, Listing, Load, Loaded,
-    LoadedTimer, PendingPage, PendingRange, Record,
+    Census, CountsPage, CountsRange, Forecast, ForecastRange, ForecastSums, ListPage, Listed, Listing, Load,
+    Loaded, LoadedTimer, PendingPage, PendingRange, Record,
 };
 use mtimer_types::{Destination, Time, TimerId};
 
@@ -116,7 +116,8 @@ impl PartitionTable<'_> {
     /// Without any pending timer there is nothing to scan for, however many there were.
     fn lift_floor_of_nothing(&mut self) {
         let counters = &mut self.partition.counters;
-        if counters.census.pending + counters.census.retrying == 0 {
+        let Census { pending, retrying, staged, .. } = counters.census;
+        if pending + retrying + staged == 0 {
             counters.floor = Time::MAX.as_ms() + 1;
         }
     }

@@ -180,10 +180,10 @@ impl StoredOwner {
 
 impl PartitionCounters {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(80 + self.ended.len() * 12);
+        let mut out = Vec::with_capacity(88 + self.ended.len() * 12);
         let c = &self.census;
-        for n in [c.pending, c.retrying, c.parked, c.taken, c.dead, c.keys, c.residue, self.order, self.floor]
-        {
+        let census = [c.pending, c.retrying, c.parked, c.taken, c.dead, c.keys, c.staged, c.residue];
+        for n in census.into_iter().chain([self.order, self.floor]) {
             out.put_u64(n);
         }
         for (bucket, count) in &self.ended {
@@ -195,9 +195,9 @@ impl PartitionCounters {
     }
 
     pub(crate) fn decode(mut bytes: &[u8]) -> Option<Self> {
-        // 72 bytes, 12 for each bucket, and the number of unconfirmed timers.
+        // 80 bytes, 12 for each bucket, and the number of unconfirmed timers.
         let (rest, unconfirmed) = bytes.split_last_chunk::<8>()?;
-        if !rest.len().checked_sub(72)?.is_multiple_of(12) {
+        if !rest.len().checked_sub(80)?.is_multiple_of(12) {
             return None;
         }
         bytes = rest;
@@ -209,6 +209,7 @@ impl PartitionCounters {
             taken: bytes.get_u64(),
             dead: bytes.get_u64(),
             keys: bytes.get_u64(),
+            staged: bytes.get_u64(),
             residue: bytes.get_u64(),
         };
         let (order, floor) = (bytes.get_u64(), bytes.get_u64());
@@ -226,19 +227,20 @@ pub(crate) fn decode_bulk(number: u32, bytes: &[u8]) -> Option<BulkJob> {
 }
 
 pub(crate) fn encode_counts(counts: &Counts) -> Vec<u8> {
-    let Counts { pending, retrying, parked, taken, unconfirmed, dead } = *counts;
-    let all = [pending, retrying, parked, taken, unconfirmed, dead];
+    let Counts { pending, retrying, parked, taken, unconfirmed, dead, staged } = *counts;
+    let all = [pending, retrying, parked, taken, unconfirmed, dead, staged];
     all.into_iter().flat_map(u64::to_be_bytes).collect()
 }
 
 pub(crate) fn decode_counts(mut bytes: &[u8]) -> Option<Counts> {
-    (bytes.len() == 48).then(|| Counts {
+    (bytes.len() == 56).then(|| Counts {
         pending: bytes.get_u64(),
         retrying: bytes.get_u64(),
         parked: bytes.get_u64(),
         taken: bytes.get_u64(),
         unconfirmed: bytes.get_u64(),
         dead: bytes.get_u64(),
+        staged: bytes.get_u64(),
     })
 }
 
@@ -285,20 +287,22 @@ mod tests {
         };
         let owner = StoredOwner { record, prior_claim: Time::from_ms(6) };
         assert_eq!(StoredOwner::decode(&owner.encode()), Some(owner));
-        let census = Census { pending: 1, retrying: 2, parked: 3, taken: 4, dead: 5, keys: 6, residue: 7 };
+        let census =
+            Census { pending: 1, retrying: 2, parked: 3, taken: 4, dead: 5, keys: 6, staged: 15, residue: 7 };
         let ended = BTreeMap::from([(10, 11), (12, 13)]);
         let counters = PartitionCounters { census, unconfirmed: 14, order: 8, floor: 9, ended };
         let bytes = counters.encode();
         assert_eq!(PartitionCounters::decode(&bytes), Some(counters));
         assert_eq!(PartitionCounters::decode(&bytes[..bytes.len() - 8]), None);
-        let counts = Counts { pending: 1, retrying: 2, parked: 3, taken: 4, unconfirmed: 5, dead: 6 };
+        let counts =
+            Counts { pending: 1, retrying: 2, parked: 3, taken: 4, unconfirmed: 5, dead: 6, staged: 7 };
         assert_eq!(decode_counts(&encode_counts(&counts)), Some(counts));
-        assert_eq!(decode_counts(&[0; 47]), None);
+        assert_eq!(decode_counts(&[0; 55]), None);
         let flight = InFlight { id: TimerId::from_u128(1), attempt: 2, session: 3, until: Time::from_ms(4) };
         let list = vec![flight.clone(), flight];
         assert_eq!(decode_in_flight(&encode_in_flight(&list)), Some(list));
         assert_eq!(decode_in_flight(&[0; 41]), None);
-        for length in [0, 71, 72, 79, 81, 83] {
+        for length in [0, 79, 80, 87, 89, 91] {
             assert_eq!(PartitionCounters::decode(&vec![0; length]), None);
         }
     }

@@ -25,7 +25,7 @@ use std::collections::BTreeSet;
 use bytes::{Bytes, BytesMut};
 use mtimer_protocol::{DecodeError, decode, encode};
 use mtimer_types::limits::{MAX_BULK_FAILURES, MAX_BULK_JOBS};
-use mtimer_types::{Bulk, BulkFailure, BulkId, BulkObstacle, Time, TimerId};
+use mtimer_types::{Bulk, BulkAction, BulkFailure, BulkId, BulkObstacle, Time, TimerId};
 use serde::{Deserialize, Serialize};
 
 /// A bulk job in one partition.
@@ -76,10 +76,15 @@ pub enum BulkEnd {
 }
 
 impl BulkJob {
+    /// Whether it puts staged timers where they are to be. A dry run does nothing.
+    pub fn is_release(&self) -> bool {
+        matches!(self.bulk.action, BulkAction::Release { .. }) && !self.bulk.dry_run
+    }
+
     /// A job that begins.
     pub fn new(number: u32, id: BulkId, bulk: Bulk, begun: Time) -> Self {
         let at = if bulk.action.is_of_live() {
-            BulkPlace::Pending((bulk.from, TimerId::from_u128(0)))
+            BulkPlace::Pending((bulk.stored_range().0, TimerId::from_u128(0)))
         } else {
             // An unconfirmed timer can still become a dead letter, and then it is the newest.
             BulkPlace::Unconfirmed
@@ -177,12 +182,19 @@ impl Bulks {
         // That of one that has ended is not given again: timers may have it as their mark.
         let number = self.jobs.last().map_or(0, |job| job.number).saturating_add(1);
         while self.jobs.len() >= MAX_BULK_JOBS
-            && let Some(oldest) = self.jobs.iter().position(|job| job.ended.is_some())
+            && let Some(oldest) = self.least_wanted()
         {
             self.changed.insert(self.jobs.remove(oldest).number);
         }
         self.jobs.push(BulkJob::new(number, id, bulk, now));
         self.changed.insert(number);
+    }
+
+    /// The oldest one that has ended. Releases stay longest: an import is refused because of them.
+    fn least_wanted(&self) -> Option<usize> {
+        let oldest = |which: fn(&BulkJob) -> bool| self.jobs.iter().position(which);
+        let other = oldest(|job| job.ended.is_some() && !job.is_release());
+        other.or_else(|| oldest(|job| job.ended.is_some()))
     }
 
     /// Changes the job of this number, if there is one.

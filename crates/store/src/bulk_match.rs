@@ -15,8 +15,12 @@ impl BulkJob {
     pub fn matches(&self, row: &Row) -> bool {
         let Row { record, at } = row;
         let live = self.is_of_live();
+        let import = row.staging().map(|staging| staging.import);
+        if import != self.bulk.action.import() || row.at.is_staged() != import.is_some() {
+            return false;
+        }
         let time = match at {
-            At::Pending { fire, .. } if live => *fire,
+            At::Pending { fire, .. } if live => fire.unstaged().unwrap_or(*fire),
             At::Parked | At::Taken { .. } if live => record.timer.due,
             At::Dead { died, .. } if !live => *died,
             At::Unconfirmed { since, .. } if !live => *since,

@@ -17,6 +17,8 @@ pub struct Census {
     pub dead: u64,
     /// Live keys.
     pub keys: u64,
+    /// Staged by imports; they are in none of the others.
+    pub staged: u64,
     /// Everything else that is left in the store for this partition besides remembered outcomes and
     /// fixed facts (index entries, entries for moved ids): 0 once all of the above are 0.
     pub residue: u64,
@@ -36,6 +38,7 @@ impl Census {
 
     const fn of(&mut self, at: At) -> &mut u64 {
         match at {
+            At::Pending { fire, .. } if fire.is_staged() => &mut self.staged,
             At::Pending { tier: 0, .. } => &mut self.pending,
             At::Pending { .. } => &mut self.retrying,
             At::Parked => &mut self.parked,

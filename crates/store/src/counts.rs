@@ -46,6 +46,8 @@ pub struct Counts {
     pub unconfirmed: u64,
     /// Dead letters.
     pub dead: u64,
+    /// Staged by imports; they are in none of the others.
+    pub staged: u64,
 }
 
 impl Counts {
@@ -62,12 +64,14 @@ impl Counts {
 
     /// All of them.
     pub const fn total(&self) -> u64 {
-        self.pending + self.retrying + self.parked + self.taken + self.unconfirmed + self.dead
+        let live = self.pending + self.retrying + self.parked + self.taken + self.staged;
+        live + self.unconfirmed + self.dead
     }
 
     /// The count of one place.
     pub const fn of(&mut self, at: At) -> &mut u64 {
         match at {
+            At::Pending { fire, .. } if fire.is_staged() => &mut self.staged,
             At::Pending { tier: 0, .. } => &mut self.pending,
             At::Pending { .. } => &mut self.retrying,
             At::Parked => &mut self.parked,

@@ -8,6 +8,14 @@
 //! *dead* one is a dead letter. A live timer holds its key, unless it is taken and unconfirmed; a
 //! dead one holds none.
 //!
+//! ## Staged timers
+//!
+//! An import *stages* its timers: each is pending at its fire time plus [`STAGED_MS`], in tier 0, and
+//! its record has a [`Staging`]. It is nobody's: it has no key, no owner loads it, and no operation
+//! finds it but the bulk jobs that release or withdraw its import. Only they end it, so a repeated
+//! import is harmless. The release looks at the key, as a replay does; if that is taken, the timer
+//! stays staged.
+//!
 //! ## Repeats
 //!
 //! Every operation is idempotent, because a lane repeats operations that may or may not have been
@@ -37,6 +45,8 @@
 //! owner's memory is enough.
 //!
 //! [`REPEAT_HORIZON_MS`]: mtimer_types::limits::REPEAT_HORIZON_MS
+//! [`STAGED_MS`]: mtimer_types::limits::STAGED_MS
+//! [`Staging`]: mtimer_types::Staging
 
 mod asked;
 mod begin_bulk;
@@ -44,6 +54,7 @@ mod bulk_act;
 mod bulk_advance;
 mod cancel;
 mod extend_deadline;
+mod import;
 mod operation;
 mod park;
 mod purge;
@@ -79,6 +90,7 @@ pub use self::bulk_act::{BulkAct, BulkActAnswer};
 pub use self::bulk_advance::BulkAdvance;
 pub use self::cancel::{Cancel, CancelAnswer};
 pub use self::extend_deadline::{ExtendDeadline, ExtendDeadlineAnswer};
+pub use self::import::{Import, ImportAnswer};
 pub use self::operation::{MoveAnswer, Operation, Origin, Properties};
 pub use self::park::Park;
 pub use self::purge::{Purge, PurgeAnswer};
@@ -214,7 +226,7 @@ macro_rules! asked_by_clients {
     };
 }
 
-asked_by_clients!(Schedule, Cancel, Reschedule, Replay, Purge, ExtendDeadline, BeginBulk, StopBulk);
+asked_by_clients!(Schedule, Cancel, Reschedule, Replay, Purge, ExtendDeadline, BeginBulk, StopBulk, Import);
 
 operations!(
     Schedule,
@@ -232,6 +244,7 @@ operations!(
     StopBulk,
     BulkAct,
     BulkAdvance,
+    Import,
 );
 
 impl Op {

@@ -290,6 +290,10 @@ fn decode(
     let accepted = if more & MORE_ACCEPTED != 0 { Some(due + get_varint(rest)?) } else { None };
     let mut block = |bit: u8| if more & bit != 0 { decode_extensions(rest) } else { Ok(Extensions::NONE) };
     let (of_timer, of_record) = (block(MORE_TIMER_EXTENSIONS)?, block(MORE_RECORD_EXTENSIONS)?);
+    if let Some(tag) = of_timer.not_understood().or(of_record.not_understood_in_record()) {
+        let text = format!("it has extension {tag}, which must be understood and is of a newer version");
+        return Err(text.into());
+    }
     let timer = Timer {
         id,
         dest,
@@ -341,12 +345,7 @@ fn decode_extensions(rest: &mut Bytes) -> Result<Extensions, Cow<'static, str>> 
     if extensions.is_empty() {
         return Err("it announces extensions and has none".into());
     }
-    match extensions.not_understood() {
-        Some(tag) => {
-            Err(format!("it has extension {tag}, which must be understood and is of a newer version").into())
-        }
-        None => Ok(extensions),
-    }
+    Ok(extensions)
 }
 
 fn put_text(out: &mut Vec<u8>, text: &str) {

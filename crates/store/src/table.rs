@@ -12,7 +12,7 @@
 //! Not in here: who may write (epoch and nonce), `claimed-until`, batches, files, keeping counts,
 //! refusals for want of memory. Those belong to the store.
 
-use mtimer_types::{DeadReason, Destination, Ended, Epoch, Key, Time, TimerId, limits};
+use mtimer_types::{DeadReason, Destination, Ended, Epoch, Key, Staging, Time, TimerId, limits};
 
 use crate::bulk::Bulks;
 use crate::place::{Place, Retained};
@@ -111,6 +111,14 @@ impl At {
         }
     }
 
+    /// Whether a timer is staged.
+    pub const fn is_staged(self) -> bool {
+        match self {
+            Self::Pending { fire, .. } => fire.is_staged(),
+            Self::Parked | Self::Taken { .. } | Self::Unconfirmed { .. } | Self::Dead { .. } => false,
+        }
+    }
+
     /// The place as the contract names it.
     pub const fn place(self) -> Place {
         match self {
@@ -127,6 +135,11 @@ impl Row {
     /// The timer's id.
     pub fn id(&self) -> TimerId {
         self.record.timer.id
+    }
+
+    /// Of which import it is and what it becomes, if it is staged.
+    pub fn staging(&self) -> Option<Staging> {
+        self.record.extensions.staging().filter(|_| self.at.is_staged())
     }
 
     /// Its key, with the destination within which it is unique.

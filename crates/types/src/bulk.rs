@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::filter::Filter;
 use crate::id::TimerId;
+use crate::import::ImportId;
 use crate::invalid::{InvalidBulk, InvalidTimer};
 use crate::limits::{MAX_AHEAD_MS, MAX_FILTER_BYTES};
 use crate::time::Time;
@@ -64,14 +65,25 @@ pub enum BulkAction {
     Replay,
     /// Removes dead and unconfirmed ones for good.
     Purge,
+    /// Ends the staging of an import's timers: each becomes what it is to become.
+    Release {
+        /// Which import.
+        import: ImportId,
+    },
+    /// Removes an import's staged timers for good.
+    Withdraw {
+        /// Which import.
+        import: ImportId,
+    },
 }
 
 impl BulkAction {
-    /// Whether it is about live timers: pending and parked ones. Else it is about retained ones:
-    /// dead and unconfirmed ones.
+    /// Whether it is about live timers: pending and parked ones, or staged ones. Else it is about
+    /// retained ones: dead and unconfirmed ones.
     pub const fn is_of_live(self) -> bool {
         match self {
             Self::Cancel | Self::Shift { .. } | Self::MoveTo { .. } => true,
+            Self::Release { .. } | Self::Withdraw { .. } => true,
             Self::Replay | Self::Purge => false,
         }
     }
@@ -79,8 +91,8 @@ impl BulkAction {
     /// Whether it can make a store hold more than before: a full store refuses it, timer by timer.
     pub const fn adds(self) -> bool {
         match self {
-            Self::Shift { .. } | Self::MoveTo { .. } | Self::Replay => true,
-            Self::Cancel | Self::Purge => false,
+            Self::Shift { .. } | Self::MoveTo { .. } | Self::Replay | Self::Release { .. } => true,
+            Self::Cancel | Self::Purge | Self::Withdraw { .. } => false,
         }
     }
 
@@ -91,6 +103,16 @@ impl BulkAction {
             Self::Shift { .. } | Self::MoveTo { .. } => "reschedule",
             Self::Replay => "replay",
             Self::Purge => "purge",
+            Self::Release { .. } => "release",
+            Self::Withdraw { .. } => "withdraw",
+        }
+    }
+
+    /// The import whose staged timers it is about; `None`: it is about no staged ones.
+    pub const fn import(self) -> Option<ImportId> {
+        match self {
+            Self::Release { import } | Self::Withdraw { import } => Some(import),
+            Self::Cancel | Self::Shift { .. } | Self::MoveTo { .. } | Self::Replay | Self::Purge => None,
         }
     }
 }
@@ -122,6 +144,14 @@ impl Bulk {
         Self { action, filter: filter.into(), retrying: None, from, until, rate: 0, dry_run: false }
     }
 
+    /// The fire times under which the pending timers are stored that it may be about.
+    pub fn stored_range(&self) -> (Time, Time) {
+        match self.action.import() {
+            Some(_) => (self.from.staged(), self.until.staged()),
+            None => (self.from, self.until.min(Time::ZERO.staged() - 1)),
+        }
+    }
+
     /// Checks the job.
     ///
     /// # Errors
@@ -134,6 +164,7 @@ impl Bulk {
                 return Err(InvalidBulk::Shift { ms, limit: MAX_AHEAD_MS }.into());
             }
             BulkAction::Shift { .. } | BulkAction::Cancel | BulkAction::Replay | BulkAction::Purge => {}
+            BulkAction::Release { .. } | BulkAction::Withdraw { .. } => {}
         }
         if self.from > self.until {
             return Err(InvalidBulk::Range { from: self.from, until: self.until }.into());

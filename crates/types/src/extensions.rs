@@ -15,12 +15,14 @@
 //! |---|---|---|---|
 //! | number of the newest bulk job that passes it by ([`Extensions::bulk_mark`]) | 64 | a record | varint |
 //! | attempts without success ([`Extensions::story`]) | 68 | a record | see [`crate::story`] |
+//! | import of which it is, and what its release does ([`Extensions::staging`]) | 73 | a record | [`Staging::to_bytes`] |
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use crate::import::Staging;
 use crate::limits::{MAX_EXTENSIONS, MAX_EXTENSIONS_BYTES};
 use crate::story::{self, FailedAttempt};
 use crate::varint::{BadVarint, put_varint, take_varint};
@@ -37,6 +39,8 @@ pub const FIRST_UNASSIGNED: u32 = 1 << 16;
 pub const BULK_MARK: u32 = 16 << 2;
 /// Tag of [`Extensions::story`].
 pub const STORY: u32 = 17 << 2;
+/// Tag of [`Extensions::staging`].
+pub const STAGING: u32 = 18 << 2 | MUST_BE_UNDERSTOOD;
 
 /// Holds the extensions of a timer or a record, in order of tag. None take no memory.
 #[derive(Clone, PartialEq, Eq, Default)]
@@ -186,12 +190,38 @@ impl Extensions {
 
     /// Returns whether the field fits; else nothing changes.
     fn set(&mut self, tag: u32, value: &[u8]) -> bool {
-        let mut fields: BTreeMap<u32, &[u8]> = self.iter().collect();
-        fields.insert(tag, value);
-        let changed = Self::new(fields);
+        let changed = self.with(tag, value);
         let fits = changed.is_ok();
         *self = changed.unwrap_or_else(|_| std::mem::take(self));
         fits
+    }
+
+    /// Of which import the record is that has these, and what its release does. `None`: it is not
+    /// staged.
+    pub fn staging(&self) -> Option<Staging> {
+        self.value(STAGING).and_then(Staging::from_bytes)
+    }
+
+    /// The same, staged.
+    ///
+    /// # Errors
+    ///
+    /// [`ExtensionError`] beyond a limit.
+    pub fn staged(&self, staging: Staging) -> Result<Self, ExtensionError> {
+        self.with(STAGING, &staging.to_bytes())
+    }
+
+    /// The same without a field.
+    #[must_use]
+    pub fn without(&self, tag: u32) -> Self {
+        Self::of_block(block_of(self.iter().filter(|(other, _)| *other != tag)))
+    }
+
+    /// The same with this field.
+    fn with(&self, tag: u32, value: &[u8]) -> Result<Self, ExtensionError> {
+        let mut fields: BTreeMap<u32, &[u8]> = self.iter().collect();
+        fields.insert(tag, value);
+        Self::new(fields)
     }
 
     /// Says whether there are none.
@@ -199,9 +229,16 @@ impl Extensions {
         self.0.is_none()
     }
 
-    /// Returns the first tag that must be understood and that this version does not know.
+    /// Returns the first tag that must be understood and that this version does not know in a
+    /// timer.
     pub fn not_understood(&self) -> Option<u32> {
         self.iter().map(|(tag, _)| tag).find(|tag| tag & MUST_BE_UNDERSTOOD != 0)
+    }
+
+    /// The same in a record, where [`Extensions::staging`] is known.
+    pub fn not_understood_in_record(&self) -> Option<u32> {
+        let is_known = |tag| tag == STAGING && self.staging().is_some();
+        self.iter().map(|(tag, _)| tag).find(|tag| tag & MUST_BE_UNDERSTOOD != 0 && !is_known(*tag))
     }
 
     /// Says whether a timer with these and one with the others have the same content: all fields
@@ -413,6 +450,21 @@ mod tests {
         let mut full = of(&[(4, &"x".repeat(880))]);
         (1..=8).for_each(|n| full.add_attempt(attempt(n)));
         assert_eq!(full.story(), [6, 7, 8].map(attempt));
+    }
+
+    #[test]
+    fn a_record_is_staged_and_released() {
+        let goal = crate::ImportGoal::Live { tier: 1 };
+        let staging = Staging { import: crate::ImportId(7), goal };
+        let before = of(&[(4, "a"), (74, "c")]);
+        let staged = before.staged(staging).unwrap();
+        assert_eq!((staged.staging(), before.staging()), (Some(staging), None));
+        assert_eq!(staged.iter().map(|(tag, _)| tag).collect::<Vec<_>>(), [4, 73, 74]);
+        assert_eq!((staged.not_understood(), staged.not_understood_in_record()), (Some(73), None));
+        assert_eq!((staged.without(STAGING), before.without(STAGING)), (before.clone(), before));
+        let damaged = of(&[(73, "x")]);
+        assert_eq!((damaged.staging(), damaged.not_understood_in_record()), (None, Some(73)));
+        assert!(Extensions::new((0..16).map(|tag| (tag, ""))).unwrap().staged(staging).is_err());
     }
 
     #[test]

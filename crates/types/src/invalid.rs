@@ -1,6 +1,7 @@
 //! Why a timer is refused.
 
-use crate::{HeaderError, Time, TimerId};
+use crate::limits::MAX_EPOCH;
+use crate::{ExtensionError, HeaderError, Time, TimerId};
 
 /// Says why a timer was refused before it reached a store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -92,6 +93,47 @@ pub enum InvalidTimer {
     /// Of a bulk job.
     #[error(transparent)]
     Bulk(#[from] InvalidBulk),
+    /// Of an import.
+    #[error(transparent)]
+    Import(#[from] InvalidImport),
+}
+
+/// Says why a timer of another cluster was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidImport {
+    /// Its record's extensions do not fit.
+    #[error(transparent)]
+    Extensions(#[from] ExtensionError),
+    /// Its record has an extension that must be understood, and that is unknown or that imports set.
+    #[error(
+        "the record has extension {tag}, which must be understood: import it by a broker of the version that has it"
+    )]
+    Extension {
+        /// Its tag.
+        tag: u32,
+    },
+    /// Its tier is out of range.
+    #[error("the retry tier is {tier}, the highest is {limit}")]
+    Tier {
+        /// The tier.
+        tier: u8,
+        /// Highest.
+        limit: usize,
+    },
+    /// More of its failed attempts are not to count for its retries than there are.
+    #[error("of {failed} failed attempts {budget_from} are not to count: there are not so many")]
+    Budget {
+        /// Failed attempts.
+        failed: u32,
+        /// Those that do not count.
+        budget_from: u32,
+    },
+    /// Its epoch is over the limit.
+    #[error("the epoch is {0}, the highest is {max}", max = MAX_EPOCH.0)]
+    Epoch(u64),
+    /// It is to be unconfirmed, and its mode is not at most once.
+    #[error("only a timer that is delivered at most once can be unconfirmed")]
+    Unconfirmed,
 }
 
 /// Says why a bulk job was refused.

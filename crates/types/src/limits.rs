@@ -33,6 +33,9 @@ pub const MAX_EXTENSIONS_BYTES: usize = 1_024;
 pub const MAX_ERROR_BYTES: usize = 512;
 /// How far ahead a timer may be due, ms: ten years, far below the range of the wheel and of the id.
 pub const MAX_AHEAD_MS: u64 = 3_653 * 86_400_000;
+/// How far beyond its fire time a timer is stored while it is staged ([`crate::Staging`]), ms: a
+/// whole number of days, up to the year 6350, which no clock reaches.
+pub const STAGED_MS: u64 = 1_600_000 * 86_400_000;
 /// Shortest callback timeout, ms: below it a network hiccup would count as a failed handler.
 pub const MIN_CALLBACK_TIMEOUT_MS: u32 = 100;
 /// Longest callback timeout, ms.

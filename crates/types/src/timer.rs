@@ -128,14 +128,23 @@ impl Timer {
     ///
     /// [`InvalidTimer`] for the first limit that it breaks.
     pub fn validate(&self, now: Time) -> Result<(), InvalidTimer> {
+        if self.id.birth_due() != self.due {
+            return Err(InvalidTimer::IdDue { id: self.id, birth: self.id.birth_due(), due: self.due });
+        }
+        self.validate_content(now)
+    }
+
+    /// Checks the same but for the id: a timer that was stored before may have another due time.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidTimer`] for the first limit that it breaks.
+    pub fn validate_content(&self, now: Time) -> Result<(), InvalidTimer> {
         if self.payload.len() > limits::MAX_PAYLOAD_BYTES {
             return Err(InvalidTimer::Payload { len: self.payload.len(), limit: limits::MAX_PAYLOAD_BYTES });
         }
         if let Some(tag) = self.extensions.not_understood() {
             return Err(InvalidTimer::Extension { tag });
-        }
-        if self.id.birth_due() != self.due {
-            return Err(InvalidTimer::IdDue { id: self.id, birth: self.id.birth_due(), due: self.due });
         }
         check_distance(self.due, now)?;
         if let Some(deadline) = self.deadline.filter(|d| *d < self.due) {

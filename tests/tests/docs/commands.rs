@@ -23,6 +23,7 @@ const CONTAINERS: &str = "needs a daemon of containers, and images from a regist
 const KUBERNETES: &str = "needs Kubernetes";
 const ROOT: &str = "changes the system, as root";
 const NOT_AN_END: &str = "runs until it is stopped, with a program that the reader writes";
+const TWO_CLUSTERS: &str = "needs two clusters; tests/tests/transfer.rs runs the same";
 const AN_ID: &str = "has an id that is another one each time";
 
 /// The blocks of commands that are not run: the document, the line of the block that tells it from
@@ -42,6 +43,10 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
     ("deploy/README.md", "kubectl apply -k deploy/kubernetes", KUBERNETES),
     ("docs/mutations.md", "cargo install cargo-mutants cargo-nextest", TOOLS),
     ("docs/mutations.md", "MTIMER_SIM_SEEDS=40 cargo nextest run", TESTS),
+    ("docs/operations.md", "mtimer export --broker old:7400 --out", TWO_CLUSTERS),
+    ("docs/operations.md", "mtimer export --broker old:7400 --check", TWO_CLUSTERS),
+    ("docs/operations.md", "mtimer import timers.ndjson", TWO_CLUSTERS),
+    ("docs/operations.md", "mtimer bulk release", TWO_CLUSTERS),
     ("docs/quick-start.md", "cargo build --release", BUILDS),
     ("docs/quick-start.md", "--exec ./on-unpaid", NOT_AN_END),
     ("docs/reliability.md", "cargo test -p mtimer-core --test simulation", TESTS),

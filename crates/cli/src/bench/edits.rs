@@ -175,7 +175,7 @@ impl PendingTimers {
 
 #[cfg(test)]
 mod tests {
-    use mtimer_client::{Mode, PartitionId, Timer};
+    use mtimer_client::{Mode, PartitionId, RecordRest, Timer};
 
     use super::*;
 
@@ -193,6 +193,7 @@ mod tests {
             failed: 0,
             stopped: false,
             last_error: None,
+            rest: RecordRest::default(),
         };
         assert_eq!(FoundAt::of(Some(&view(id(1), new, new)), id(1), new), FoundAt::AtNewTime);
         assert_eq!(FoundAt::of(Some(&view(id(1), old, old)), id(1), new), FoundAt::AtOtherTime);

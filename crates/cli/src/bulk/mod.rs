@@ -6,7 +6,7 @@ mod work;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use mtimer_client::{Bulk, BulkAction, BulkId, BulkState, Client, ErrorCode, RequestError, Time};
+use mtimer_client::{Bulk, BulkAction, BulkId, BulkState, Client, ErrorCode, ImportId, RequestError, Time};
 
 use super::args::ClientArgs;
 use super::exit::Failure;
@@ -15,14 +15,14 @@ use super::moment;
 use super::output::{Output, TextTable, counted, grouped, note, plain};
 use work::JobArgs;
 
-/// One action on every timer that matches: cancel, reschedule, replay, purge
+/// One action on every timer that matches: cancel, reschedule, replay, purge, release, withdraw
 ///
 /// The brokers do it, as a job, and go on with it also if this command ends or a broker is lost. A
 /// job acts once on each timer that there is when it begins, by the rules of the command for a
 /// single timer, and on none that is scheduled later. Begin with --dry-run, which counts and changes
 /// nothing.
 ///
-/// Of the jobs about live timers (cancel, reschedule) one is at work at a time and the others wait;
+/// Of the jobs about live timers (cancel, reschedule, release, withdraw) one is at work at a time and the others wait;
 /// so it is with those about dead letters and unconfirmed timers (replay, purge).
 #[derive(Subcommand, Debug)]
 #[command(after_help = "Examples:\n  mtimer bulk cancel --header import=2030-01-31 --dry-run\n  \
@@ -33,6 +33,8 @@ pub(crate) enum BulkCommand {
     Reschedule(BulkReschedule),
     Replay(BulkReplay),
     Purge(BulkPurge),
+    Release(BulkRelease),
+    Withdraw(BulkWithdraw),
     List(BulkList),
     Show(BulkShow),
     Stop(BulkStop),
@@ -123,6 +125,43 @@ pub(crate) struct BulkPurge {
     job: JobArgs,
 }
 
+/// Ends the staging of an import's timers: they are delivered from then on
+///
+/// `mtimer import` has staged them, and has shown the import's id. Each becomes what it was in the
+/// cluster from which it comes: it waits for its time or its retry, or is a dead letter or
+/// unconfirmed. What is past due is delivered at once; --rate spares handlers. A cluster must not
+/// deliver the same timers meanwhile: see "Move timers to another cluster" in docs/operations.md.
+///
+/// Asks first; where nobody can be asked, as in scripts, it needs --yes.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  mtimer bulk release 9c1f0be25a7d4e6f8b3a2c1d0e9f8a7b --dry-run\n  \
+    mtimer bulk release 9c1f0be25a7d4e6f8b3a2c1d0e9f8a7b --rate 1000")]
+pub(crate) struct BulkRelease {
+    /// The import's id: 32 hexadecimal digits
+    import: ImportId,
+    #[command(flatten)]
+    which: LiveArgs,
+    #[command(flatten)]
+    job: JobArgs,
+}
+
+/// Removes an import's staged timers for good
+///
+/// What was released already stays. Unless a release of it has begun, the same file can be imported
+/// again afterwards.
+///
+/// Asks first; where nobody can be asked, as in scripts, it needs --yes.
+#[derive(Args, Debug)]
+#[command(after_help = "Example:\n  mtimer bulk withdraw 9c1f0be25a7d4e6f8b3a2c1d0e9f8a7b")]
+pub(crate) struct BulkWithdraw {
+    /// The import's id: 32 hexadecimal digits
+    import: ImportId,
+    #[command(flatten)]
+    which: LiveArgs,
+    #[command(flatten)]
+    job: JobArgs,
+}
+
 /// Lists bulk jobs, oldest first: those under way, and the last ones that have ended
 ///
 /// Jobs about destinations that the token may not read are left out.
@@ -161,7 +200,7 @@ pub(crate) struct BulkStop {
     client: ClientArgs,
 }
 
-/// Which pending and parked timers.
+/// Which pending and parked timers, or which staged ones.
 #[derive(Args, Debug)]
 struct LiveArgs {
     #[command(flatten)]
@@ -228,6 +267,12 @@ impl BulkCommand {
             }
             Self::Replay(BulkReplay { which, job }) => job.run(which.bulk(BulkAction::Replay), out).await,
             Self::Purge(BulkPurge { which, job }) => job.run(which.bulk(BulkAction::Purge), out).await,
+            Self::Release(BulkRelease { import, which, job }) => {
+                job.run(which.bulk(BulkAction::Release { import }), out).await
+            }
+            Self::Withdraw(BulkWithdraw { import, which, job }) => {
+                job.run(which.bulk(BulkAction::Withdraw { import }), out).await
+            }
             Self::List(BulkList { client }) => client.looking(async |client| list(client, out).await).await,
             Self::Show(show) => show.run(out).await,
             Self::Stop(stop) => stop.run(out).await,

@@ -30,6 +30,9 @@ pub(super) fn object(job: &BulkProgress) -> Map<String, Value> {
     match action {
         BulkAction::Shift { ms } => _ = object.insert("by_ms".to_owned(), json!(ms)),
         BulkAction::MoveTo { due } => view::put_time(&mut object, "to", Some(*due)),
+        BulkAction::Release { import } | BulkAction::Withdraw { import } => {
+            object.insert("import".to_owned(), json!(import.to_string()));
+        }
         BulkAction::Cancel | BulkAction::Replay | BulkAction::Purge => {}
     }
     view::put_time(&mut object, "from", Some(*from).filter(|from| *from > Time::ZERO));
@@ -107,6 +110,8 @@ pub(super) const fn done(action: &BulkAction) -> &'static str {
         BulkAction::Shift { .. } | BulkAction::MoveTo { .. } => "rescheduled",
         BulkAction::Replay => "replayed",
         BulkAction::Purge => "purged",
+        BulkAction::Release { .. } => "released",
+        BulkAction::Withdraw { .. } => "withdrawn",
     }
 }
 
@@ -128,6 +133,8 @@ pub(super) fn effect(bulk: &Bulk) -> String {
         BulkAction::MoveTo { due } => format!("this makes all {timers} due at {}", moment::shown(due)),
         BulkAction::Replay => format!("this delivers all {timers} again"),
         BulkAction::Purge => format!("this removes all {timers} for good"),
+        BulkAction::Release { .. } => format!("this has all {timers} delivered"),
+        BulkAction::Withdraw { .. } => format!("this removes all {timers} for good"),
     }
 }
 
@@ -140,14 +147,21 @@ fn shift(ms: i64) -> String {
 pub(super) fn timers(bulk: &Bulk) -> String {
     let Filter { group, app, key_prefix, header } = &bulk.filter;
     let live = bulk.action.is_of_live();
-    let kind = if live { "pending and parked timers" } else { "dead letters and unconfirmed timers" };
+    let kind = match bulk.action.import() {
+        Some(import) => format!("staged timers of import {import}"),
+        None if live => "pending and parked timers".to_owned(),
+        None => "dead letters and unconfirmed timers".to_owned(),
+    };
     let place = match (group, app) {
         (Some(group), Some(app)) => format!("of {group}/{app}"),
         (Some(group), None) => format!("of the group {group:?}"),
         (None, Some(app)) => format!("of the app {app:?}"),
         (None, None) => "of the cluster".to_owned(),
     };
-    let mut words = vec![kind.to_owned(), plain(&place, 300)];
+    let mut words = vec![kind];
+    if bulk.action.import().is_none() || (group, app) != (&None, &None) {
+        words.push(plain(&place, 300));
+    }
     match key_prefix.as_deref() {
         None => {}
         Some("") => words.push("with a key".to_owned()),

@@ -5,8 +5,8 @@ use std::time::Duration;
 use clap::Args;
 use indicatif::ProgressBar;
 use mtimer_client::{
-    Bulk, BulkId, BulkProgress, BulkState, Client, DestinationCounts, DestinationFilter, Destinations,
-    ErrorCode, Filter, RequestError, Time,
+    Bulk, BulkAction, BulkId, BulkProgress, BulkState, Client, DestinationCounts, DestinationFilter,
+    Destinations, ErrorCode, Filter, RequestError, Time,
 };
 use serde_json::json;
 
@@ -52,7 +52,7 @@ const NAMED: usize = 10;
 impl JobArgs {
     pub(super) async fn run(self, bulk: Bulk, out: Output) -> Result<(), Failure> {
         let bulk = Bulk { rate: self.rate.unwrap_or(0), dry_run: self.dry_run, ..bulk };
-        if !self.all && !has_conditions(&bulk) {
+        if !self.all && !has_conditions(&bulk) && bulk.action.import().is_none() {
             return Err(Failure::usage(
                 "which ones? Give --group, --app, --key-prefix, --header or times, or --all",
             ));
@@ -131,6 +131,10 @@ impl JobArgs {
             }
         }
         match job.state {
+            // What a release leaves staged nobody delivers.
+            BulkState::Done if matches!(job.bulk.action, BulkAction::Release { .. }) && job.not_done > 0 => {
+                Err(Failure::silent(Exit::Partly))
+            }
             BulkState::Done => Ok(()),
             BulkState::Stopped => Err(Failure::silent(Exit::Partly)),
             BulkState::Waiting | BulkState::Working => {
@@ -210,6 +214,8 @@ fn total_of(bulk: &Bulk, counts: &Destinations) -> Option<u64> {
         && bulk.retrying.is_none()
         && (bulk.from, bulk.until) == (Time::ZERO, Time::MAX);
     let of = |row: &DestinationCounts| match bulk.action.is_of_live() {
+        // Of all imports: mostly there is one.
+        true if bulk.action.import().is_some() => row.staged,
         true => row.pending.saturating_add(row.retrying).saturating_add(row.parked).saturating_add(row.taken),
         false => row.dead.saturating_add(row.unconfirmed),
     };

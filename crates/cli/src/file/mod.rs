@@ -5,8 +5,8 @@
 
 pub(crate) mod line;
 mod make;
-mod reader;
-mod report;
+pub(crate) mod reader;
+pub(crate) mod report;
 mod send;
 
 use std::path::Path;

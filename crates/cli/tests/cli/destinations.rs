@@ -8,7 +8,7 @@ use crate::token::TokensFile;
 /// A row as `destinations` shows it to programs, but for the parts that are 0.
 fn row(app: &str, timers: u64, parts: &[(&str, u64)]) -> Value {
     let mut row = json!({ "group": "g", "app": app, "timers": timers });
-    for name in ["pending", "retrying", "parked", "in_flight", "taken", "unconfirmed", "dead"] {
+    for name in ["pending", "retrying", "parked", "in_flight", "taken", "unconfirmed", "dead", "staged"] {
         let part = parts.iter().find(|(of, _)| *of == name);
         row[name] = part.map_or(0, |(_, n)| *n).into();
     }
@@ -125,13 +125,13 @@ fn a_count_has_its_parts_and_those_in_flight_are_among_the_others() {
     let count = dev.run(&["count", "--json"]).ok().json();
     let wanted = json!({
         "timers": 3, "pending": 2, "retrying": 0, "parked": 0, "in_flight": 2, "taken": 1, "unconfirmed": 0,
-        "dead": 0, "uncounted": 0,
+        "dead": 0, "staged": 0, "uncounted": 0,
     });
     assert_eq!(count, wanted);
     let text = dev.run(&["count"]).ok();
     let lines: Vec<&str> = text.out.lines().collect();
     assert_eq!(lines[..2], ["timers       3", "pending      2"]);
-    assert_eq!((lines[4], lines.len(), text.err.as_str()), ("in flight    2", 8, ""));
+    assert_eq!((lines[4], lines.len(), text.err.as_str()), ("in flight    2", 9, ""));
 }
 
 #[test]

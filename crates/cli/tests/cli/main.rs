@@ -14,6 +14,7 @@ mod file;
 mod forecast;
 mod hangup;
 mod harness;
+mod import;
 mod list;
 mod listen;
 mod redis;

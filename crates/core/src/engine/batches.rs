@@ -235,7 +235,7 @@ impl OwnedPartition {
             let mut pending = match pending {
                 Pending::Own(_) => pending,
                 Pending::Asked(asked) => {
-                    let known = asked.op.subject().brings().and_then(|timer| self.known(recent, now, timer));
+                    let known = self.known(recent, now, &asked.op);
                     let too_old = || check_age(now.time, requests.first_sent(asked.reply)?);
                     if let Some(answer) = known.or_else(too_old) {
                         overtaken.push((self.id(), asked, answer));

@@ -126,7 +126,7 @@ impl Engine {
         let BulkActing { number, id, kind, is_held, .. } = acting;
         let Some(p) = self.partition(at) else { return };
         p.bulk.acted(kind);
-        let park = p.bulk.park().cloned();
+        let (park, horizon) = (p.bulk.park().cloned(), p.horizon());
         let is_here = match p.table.get_mut(id) {
             Some(entry) => {
                 // The store may have marked it: a take must not bring it as it is here.
@@ -149,6 +149,13 @@ impl Engine {
             BulkActAnswer::Died { failed } => MemoryEffect::Stopped { id, died: Some(failed) },
             BulkActAnswer::Moved { due } => MemoryEffect::Moved { id, due },
             BulkActAnswer::Replayed => MemoryEffect::Replayed(id),
+            BulkActAnswer::Released { fire } => {
+                if fire.is_some_and(|fire| fire <= horizon) {
+                    self.fetch(id);
+                }
+                MemoryEffect::Nothing
+            }
+            BulkActAnswer::Withdrawn => MemoryEffect::Nothing,
             BulkActAnswer::Purged | BulkActAnswer::NotDone(_) => MemoryEffect::Nothing,
         };
         let leaves = match answer {
@@ -157,6 +164,8 @@ impl Engine {
             | BulkActAnswer::Stopped
             | BulkActAnswer::Replayed
             | BulkActAnswer::Purged
+            | BulkActAnswer::Released { .. }
+            | BulkActAnswer::Withdrawn
             | BulkActAnswer::NotDone(_) => false,
         };
         if let Some(dest) = park.filter(|_| leaves && !is_here) {
@@ -171,7 +180,9 @@ impl Engine {
             BulkActAnswer::Cancelled
             | BulkActAnswer::Moved { .. }
             | BulkActAnswer::Replayed
-            | BulkActAnswer::Purged => self.count(Counter::BulkDone, 1),
+            | BulkActAnswer::Purged
+            | BulkActAnswer::Released { .. }
+            | BulkActAnswer::Withdrawn => self.count(Counter::BulkDone, 1),
             BulkActAnswer::Stopped | BulkActAnswer::Died { .. } | BulkActAnswer::NotDone(_) => {
                 self.count(Counter::BulkNotDone, 1);
             }

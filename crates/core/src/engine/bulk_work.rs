@@ -210,7 +210,9 @@ impl BulkWork {
 
     /// Takes in a page of pending timers.
     pub(super) fn pending_page(&mut self, rows: impl IntoIterator<Item = Row>, next: Option<Position>) {
-        let to = next.map_or(BulkPlace::Parked, BulkPlace::Pending);
+        let is_of_staged = self.job(BulkKind::Live).is_some_and(|job| job.bulk.action.import().is_some());
+        let last = if is_of_staged { BulkPlace::End } else { BulkPlace::Parked };
+        let to = next.map_or(last, BulkPlace::Pending);
         self.page(BulkKind::Live, rows, AfterPage::Place(to));
     }
 
@@ -345,7 +347,7 @@ impl Worker {
         let step = match job.at {
             BulkPlace::Pending(from) => {
                 let (filter, retrying) = (bulk.filter.clone(), bulk.retrying);
-                let (until, limit) = (bulk.until, PENDING_PAGE);
+                let (until, limit) = (bulk.stored_range().1, PENDING_PAGE);
                 BulkStep::ReadPending(PendingRange { filter, retrying, from, until, limit })
             }
             BulkPlace::Parked => match &self.parks {

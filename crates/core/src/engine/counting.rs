@@ -79,6 +79,7 @@ impl Engine {
             taken: stored.taken,
             dead: stored.dead,
             keys: stored.keys,
+            staged: stored.staged,
             residue: stored.residue,
             parked_destinations: self.parked_destinations(),
             lost_brokers: Vec::new(),
@@ -86,6 +87,11 @@ impl Engine {
         };
         status.counters.push(("stored_unknown_partitions".to_owned(), unknown));
         status.counters.push(("stored_age_ms".to_owned(), age_ms));
+        let late: usize = self.partitions.iter().map(|p| p.late_acks.len()).sum();
+        status.counters.push(("unsettled_deliveries".to_owned(), (self.unsettled + late) as u64));
+        // Of all brokers together it rises with every change of an owner, restarts included.
+        let epochs = rows.iter().map(|row| row.view.epoch.0).sum();
+        status.counters.push(("owned_epochs".to_owned(), epochs));
         status.counters.sort_unstable();
         status
     }
@@ -160,6 +166,7 @@ impl StoredSum {
         sum.taken += c.taken;
         sum.dead += c.dead;
         sum.keys += c.keys;
+        sum.staged += c.staged;
         sum.residue += c.residue;
     }
 }

@@ -35,6 +35,11 @@ impl Holds {
         self.0.contains_key(&id)
     }
 
+    /// How many timers are held.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Says whether no timer is held.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -4,9 +4,9 @@
 //! The parts that others use directly keep their own invariants; everything else is private.
 
 use mtimer_protocol::ops::ScheduleReply;
-use mtimer_protocol::{ErrorCode, OpReply};
+use mtimer_protocol::{ErrorCode, OpReply, RequestOp};
 use mtimer_types::limits::AWAY_MS;
-use mtimer_types::{Ended, Epoch, PartitionId, Time, Timer, TimerId};
+use mtimer_types::{Ended, Epoch, PartitionId, Time, TimerId};
 
 use super::bulk_work::BulkWork;
 use super::calls::{Calls, OpenCall};
@@ -347,7 +347,19 @@ impl OwnedPartition {
     /// its timer has been acknowledged, or its outcome is on the way, so that the store might bring
     /// it back. The store answers any other: a timer in memory was stored, but replicas may not
     /// have it yet.
-    pub(super) fn known(&self, recent: &mut RecentIds, now: Now, timer: &Timer) -> Option<OpReply> {
+    pub(super) fn known(&self, recent: &mut RecentIds, now: Now, op: &RequestOp) -> Option<OpReply> {
+        let timer = match op {
+            RequestOp::Schedule(op) => &op.timer,
+            // The store remembers the release of an import; nothing else brings a timer.
+            RequestOp::Import(_)
+            | RequestOp::Cancel(_)
+            | RequestOp::Reschedule(_)
+            | RequestOp::ExtendDeadline(_)
+            | RequestOp::Replay(_)
+            | RequestOp::Purge(_)
+            | RequestOp::BeginBulk(_)
+            | RequestOp::StopBulk(_) => return None,
+        };
         if recent.contains(now, timer.id) {
             return Some(ScheduleReply::Ended(Ended::Acknowledged).into());
         }

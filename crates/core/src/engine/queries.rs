@@ -6,13 +6,13 @@
 use bytes::Bytes;
 use mtimer_protocol::{
     BulkState, BulkView, CountsQuery, DeadRow, DestinationCounts, ErrorCode, ForecastQuery, PendingQuery,
-    PendingRow, Query, QueryAnswer, TimerState, TimerView, UnconfirmedRow,
+    PendingRow, Query, QueryAnswer, RecordRest, TimerState, TimerView, UnconfirmedRow,
 };
 use mtimer_store::{
     BulkEnd, BulkJob, Bulks, Counts, CountsPage, CountsRange, DeadFilter, Forecast, ForecastRange, ListPage,
     Listed, Listing, Pending, PendingPage, PendingRange, Place, Record,
 };
-use mtimer_types::{Destination, Filter, PartitionId, Timer, limits};
+use mtimer_types::{Destination, Filter, PartitionId, Time, Timer, limits};
 
 use super::Engine;
 use super::calls::OpenCall;
@@ -89,11 +89,16 @@ impl Engine {
 
     /// Asks for a page of the pending timers of one partition.
     fn ask_pending(&mut self, session: SessionId, corr: u64, query: PendingQuery) {
-        let PendingQuery { partition, filter, retrying, from, until, limit, payloads } = query;
+        let PendingQuery { partition, filter, retrying, from, until, limit, payloads, staged } = query;
         let limit = limit.clamp(1, if payloads { PAGE_ROWS } else { SHORT_ROWS });
+        let (from, until) = match staged {
+            true => ((from.0.staged(), from.1), until.staged()),
+            false => (from, until.min(last_unstaged())),
+        };
         let range = PendingRange { filter, retrying, from, until, limit };
         if let Some(at) = self.partition_of_number(session, corr, partition) {
-            self.list_pages.push(at, QueryPart::Pending { session, corr, payloads }, Call::Pending(range));
+            let part = QueryPart::Pending { session, corr, payloads };
+            self.list_pages.push(at, part, Call::Pending(range));
         }
     }
 
@@ -111,7 +116,7 @@ impl Engine {
     fn ask_forecast(&mut self, session: SessionId, corr: u64, query: ForecastQuery) {
         let ForecastQuery { partition, group, app, from, until, step_ms } = query;
         let filter = Filter { group, app, ..Filter::default() };
-        let range = ForecastRange { filter, from, until, step_ms };
+        let range = ForecastRange { filter, from, until: until.min(last_unstaged()), step_ms };
         if let Some(at) = self.partition_of_number(session, corr, partition) {
             let part = QueryPart::Pending { session, corr, payloads: false };
             self.list_pages.push(at, part, Call::Forecast(range));
@@ -186,7 +191,7 @@ impl Engine {
         }
         match (part, answer) {
             (QueryPart::One { session, corr }, CallAnswer::Get(found)) => {
-                let view = found.map(|(record, place)| self.view(record, place));
+                let view = found.map(|(record, place)| self.view(record, place).into());
                 self.answer(session, corr, QueryAnswer::Timer(view));
             }
             (QueryPart::Story { session, corr }, CallAnswer::Get(found)) => {
@@ -202,6 +207,7 @@ impl Engine {
                     timer: (*d.record.timer).clone(),
                     reason: d.reason,
                     attempts: d.record.progress.failed,
+                    rest: rest_of(&d.record, d.record.progress.failed),
                     last_error: d.record.progress.last_error.map(Into::into),
                     died: d.died,
                 });
@@ -214,6 +220,9 @@ impl Engine {
                     timer: (*r.record.timer).clone(),
                     epoch: r.epoch,
                     since: r.since,
+                    failed: r.record.progress.failed,
+                    rest: rest_of(&r.record, r.record.attempt(false)),
+                    last_error: r.record.progress.last_error.map(Into::into),
                 });
                 let answer = QueryAnswer::Unconfirmed { rows: rows.collect(), next };
                 self.answer(session, corr, answer);
@@ -228,6 +237,7 @@ impl Engine {
                 self.list_pages.answered();
                 let PendingPage { rows, next } = cut(page, payloads);
                 let rows = rows.into_iter().map(|row| self.pending_row(row, payloads)).collect();
+                let next = next.map(|(fire, id)| (fire.unstaged().unwrap_or(fire), id));
                 self.answer(session, corr, QueryAnswer::Pending { rows, next });
             }
             (QueryPart::Pending { session, corr, .. }, CallAnswer::Forecast(page)) => {
@@ -270,11 +280,11 @@ impl Engine {
         if !payloads {
             view.timer.payload = Bytes::new();
         }
-        PendingRow { fire, view, payload_bytes }
+        PendingRow { fire: fire.unstaged().unwrap_or(fire), view, payload_bytes }
     }
 
     fn counts_row(&self, at: PartitionId, dest: Destination, counts: Counts) -> DestinationCounts {
-        let Counts { pending, retrying, parked, taken, unconfirmed, dead } = counts;
+        let Counts { pending, retrying, parked, taken, unconfirmed, dead, staged } = counts;
         let ix = self.roster.find_dest(&dest);
         let in_flight = ix.map_or(0, |ix| self.flights.of(at, ix));
         let oldest = ix.map(|ix| [self.first_ready(ix), self.roster.dest(ix).parks.oldest_in(at)]);
@@ -289,6 +299,7 @@ impl Engine {
             unconfirmed,
             dead,
             oldest_overdue,
+            staged,
         }
     }
 
@@ -301,6 +312,7 @@ impl Engine {
         });
         let state = match place {
             Place::Dead => TimerState::Dead,
+            Place::Pending { fire, .. } if fire.is_staged() => staged_state(&record, fire),
             _ if flight.is_some() => flight.unwrap_or(TimerState::Parked),
             Place::Pending { fire, .. } if record.progress.failed == record.progress.budget_from => {
                 TimerState::Pending { fire }
@@ -312,6 +324,7 @@ impl Engine {
         };
         TimerView {
             timer: (*record.timer).clone(),
+            rest: rest_of(&record, self.tried(&record, place)),
             state,
             failed: record.progress.failed,
             stopped: record.progress.stopped,
@@ -329,6 +342,30 @@ impl Engine {
             }
             QueryPart::Count(number) => self.counting.answered(number, at, None),
         }
+    }
+}
+
+/// The last time under which a timer can be stored as pending that is not staged.
+fn last_unstaged() -> Time {
+    Time::ZERO.staged() - 1
+}
+
+/// The state of a timer that is stored as staged at this time.
+fn staged_state(record: &Record, stored: Time) -> TimerState {
+    let fire = stored.unstaged().unwrap_or(stored);
+    match record.extensions.staging() {
+        Some(staging) => TimerState::Staged { fire, staging },
+        None => TimerState::Pending { fire },
+    }
+}
+
+/// What an answer says of a record beside the timer, its failed attempts and its last error.
+fn rest_of(record: &Record, tried: u32) -> RecordRest {
+    RecordRest {
+        budget_from: record.progress.budget_from,
+        tried,
+        accepted: record.accepted,
+        extensions: record.extensions.clone(),
     }
 }
 
@@ -369,12 +406,13 @@ fn bulk_view(job: &BulkJob, is_at_work: bool) -> BulkView {
 
 /// About how many bytes a row takes in an answer.
 fn row_bytes(record: &Record, payload: bool) -> usize {
-    let Record { timer, progress, .. } = record;
+    let Record { timer, progress, extensions: of_record, .. } = record;
     let Timer { dest, key, retry, headers, extensions, .. } = &**timer;
     let payload = if payload { timer.payload.len() } else { 0 };
     let names = dest.group().len() + dest.app().len();
     let key = key.as_ref().map_or(0, |key| key.as_str().len());
     let retry = retry.as_ref().map_or(0, |tiers| size_of_val(tiers.0.as_slice()));
     let error = progress.last_error.as_ref().map_or(0, |error| error.len());
-    ROW_BYTES + names + key + retry + payload + headers.bytes() + extensions.as_bytes().len() + error
+    let extensions = extensions.as_bytes().len() + of_record.as_bytes().len();
+    ROW_BYTES + names + key + retry + payload + headers.bytes() + extensions + error
 }

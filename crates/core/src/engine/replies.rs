@@ -73,8 +73,16 @@ impl Engine {
                 self.count(Counter::Rescheduled, 1);
                 self.move_to(id, due);
             }
-            MemoryEffect::Replayed(id) => self.fetch(id),
-            MemoryEffect::Extended { id, deadline } => self.extended(id, deadline),
+            MemoryEffect::Replayed(id) => {
+                self.count(Counter::Replayed, 1);
+                self.fetch(id);
+            }
+            MemoryEffect::Purged => self.count(Counter::Purged, 1),
+            MemoryEffect::Staged => self.count(Counter::Staged, 1),
+            MemoryEffect::Extended { id, deadline } => {
+                self.count(Counter::Extended, 1);
+                self.extended(id, deadline);
+            }
             MemoryEffect::Bulks(at) => self.call(at, OpenCall::Bulks, Call::Bulks),
         }
     }

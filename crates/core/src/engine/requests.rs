@@ -80,9 +80,7 @@ impl Engine {
             return self.reply_to(&op, reply, refusal);
         }
         let Some(p) = self.partitions.get_mut(at) else { return };
-        if let Some(timer) = op.subject().brings()
-            && let Some(known) = p.known(&mut self.recent, now, timer)
-        {
+        if let Some(known) = p.known(&mut self.recent, now, &op) {
             return self.reply_to(&op, reply, known);
         }
         // Behind a backlog it holds its timer only once it leaves for the store.

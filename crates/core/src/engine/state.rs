@@ -80,7 +80,7 @@ impl Engine {
         }
     }
 
-    /// Answers one operation of a request, and counts a schedule that was not done.
+    /// Answers one operation of a request, and counts a schedule or an import that was not done.
     pub(super) fn reply_to(&mut self, op: &RequestOp, to: ReplyRef, reply: OpReply) {
         let is_refused_schedule = op.subject().brings().is_some() && reply.not_done().is_some();
         self.count(Counter::ScheduleRefused, u64::from(is_refused_schedule));

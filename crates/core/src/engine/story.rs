@@ -4,8 +4,8 @@
 
 use mtimer_protocol::{TimerStory, TimerView};
 use mtimer_store::{Place, Record};
-use mtimer_types::LateCause;
 use mtimer_types::story::LATE_MS;
+use mtimer_types::{LateCause, Mode};
 
 use super::Engine;
 use super::lateness::not_read;
@@ -18,7 +18,7 @@ impl Engine {
     pub(super) fn story(&self, now: Now, record: &Record, place: Place, view: TimerView) -> TimerStory {
         let id = record.timer.id;
         let mut story = TimerStory {
-            tried: record.progress.failed,
+            tried: self.tried(record, place),
             view,
             attempts: record.extensions.story(),
             under_way: None,
@@ -28,26 +28,12 @@ impl Engine {
         };
         let Some(p) = self.partitions.get(id.partition()) else { return story };
         let Some(entry) = p.table.get(id).filter(|_| place != Place::Dead) else {
-            story.tried = match place {
-                Place::Pending { fire, .. } => {
-                    record.attempt(record.covered(fire, p.epoch(), p.prior_claim())) - 1
-                }
-                Place::Taken { .. } => record.attempt(false),
-                Place::Parked | Place::Dead => record.progress.failed,
-            };
             story.waits_for = not_in_memory(now, p, record, place);
             return story;
         };
-        story.tried = entry.attempt() - 1;
         match &entry.state {
-            EntryState::InFlight(flight) => {
-                story.tried = flight.attempt;
-                story.under_way = self.attempt(id, flight);
-            }
-            EntryState::Settling { attempt: Some(attempt), .. } => {
-                story.tried = *attempt;
-                story.settling = Some(*attempt);
-            }
+            EntryState::InFlight(flight) => story.under_way = self.attempt(id, flight),
+            EntryState::Settling { attempt: Some(attempt), .. } => story.settling = Some(*attempt),
             EntryState::Waiting
             | EntryState::Due
             | EntryState::Held
@@ -58,6 +44,40 @@ impl Engine {
             | EntryState::Unparking => story.waits_for = waits_for(now, p, &entry.state),
         }
         story
+    }
+
+    /// How many attempts of a timer have begun, or may have, that the store has there.
+    pub(super) fn tried(&self, record: &Record, place: Place) -> u32 {
+        let failed = record.progress.failed;
+        let Some(p) = self.partitions.get(record.timer.id.partition()) else { return failed };
+        let entry = p.table.get(record.timer.id);
+        let known = entry.and_then(|entry| match &entry.state {
+            EntryState::InFlight(flight) => Some(flight.attempt),
+            EntryState::Settling { attempt, .. } => *attempt,
+            EntryState::Waiting
+            | EntryState::Due
+            | EntryState::Held
+            | EntryState::Ready { .. }
+            | EntryState::Taking { .. }
+            | EntryState::Parking { .. }
+            | EntryState::Unparking => None,
+        });
+        match place {
+            Place::Dead => failed,
+            Place::Taken { .. } => known.unwrap_or_else(|| match entry {
+                Some(entry) => entry.attempt() - 1,
+                None => record.attempt(false),
+            }),
+            // What is delivered once at most is not sent before it is taken.
+            Place::Pending { .. } | Place::Parked if record.timer.mode == Mode::AtMostOnce => {
+                known.unwrap_or(failed)
+            }
+            Place::Pending { fire, .. } => known.unwrap_or_else(|| match entry {
+                Some(entry) => entry.attempt() - 1,
+                None => record.attempt(record.covered(fire, p.epoch(), p.prior_claim())) - 1,
+            }),
+            Place::Parked => known.unwrap_or_else(|| entry.map_or(failed, |entry| entry.attempt() - 1)),
+        }
     }
 }
 

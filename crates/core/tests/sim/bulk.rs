@@ -112,6 +112,8 @@ impl History {
                     | BulkActAnswer::Moved { .. }
                     | BulkActAnswer::Replayed
                     | BulkActAnswer::Purged
+                    | BulkActAnswer::Released { .. }
+                    | BulkActAnswer::Withdrawn
                     | BulkActAnswer::NotDone(_) => self.bulks.act(op.id, live),
                 }
             }
@@ -152,6 +154,12 @@ impl History {
         if place.is_none_or(is_live) {
             self.bulks.leave(id, false);
         }
+        if self.lives.get(&id).is_none_or(|life| life.staged.is_none()) {
+            let jobs = self.bulks.jobs.entry(id.partition()).or_default();
+            for job in jobs.iter_mut().filter(|job| job.bulk.action.import().is_some()) {
+                job.due.remove(&id);
+            }
+        }
     }
 
     /// The jobs of a partition, as the store has them: they have counted each timer once.
@@ -184,8 +192,9 @@ impl History {
         let live = bulk.action.is_of_live();
         let matches = |timer: &Timer| timer.id.partition() == at && bulk.filter.accepts(timer);
         let is_there = |id: &TimerId| {
-            let place = self.lives.get(id).and_then(|life| life.place);
-            place.is_some_and(|place| is_live(place) == live)
+            let Some(life) = self.lives.get(id) else { return false };
+            let is_meant = life.staged == bulk.action.import();
+            is_meant && life.place.is_some_and(|place| is_live(place) == live)
         };
         let due = self.bulks.timers.values().filter(|timer| matches(timer)).map(|timer| timer.id);
         let due = due.filter(is_there).collect();

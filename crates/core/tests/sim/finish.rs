@@ -5,7 +5,7 @@ use futures_util::FutureExt;
 use mtimer_protocol::RequestOp;
 use mtimer_protocol::ops::{Cancel, Purge, Schedule};
 use mtimer_types::limits::REPEAT_HORIZON_MS;
-use mtimer_types::{KeyPolicy, PartitionId, Target, TimerId};
+use mtimer_types::{BulkAction, KeyPolicy, PartitionId, Target, TimerId};
 
 use super::{Event, PARTITIONS, START, World};
 
@@ -27,12 +27,14 @@ impl World {
         self.history.check_stopped(self.ms, now, SETTLED_MS);
         self.history.check_overdue(self.ms, now, 30_000);
         self.serve_all();
+        self.end_imports(|import| BulkAction::Release { import });
         let limit = self.ms + LONGEST_MS;
         while self.ms < limit && self.history.wrong.is_none() && !self.has_drained() {
             let first = self.history.upcoming.first().map_or(0, |(t, _)| t.as_ms().saturating_sub(START));
             let next = first.clamp(self.ms, self.ms + 3_600_000);
             self.run_until(next + 1_000);
         }
+        self.withdraw_the_rest();
         self.look_at_keys();
         self.purge_all();
         self.history.check_bulks(self.ms);
@@ -40,7 +42,7 @@ impl World {
     }
 
     fn has_drained(&self) -> bool {
-        !self.load.is_open() && self.history.live().next().is_none()
+        !self.load.is_open() && self.history.live().all(|(_, life)| life.staged.is_some())
     }
 
     /// While nothing fails: timers whose cancel came too late are gone after a while.

@@ -6,10 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use mtimer_store::ops::Settle;
+use mtimer_store::ops::{BulkActAnswer, Settle};
 use mtimer_store::{Answer, Op, Place, Record, Verdict};
 use mtimer_types::limits::REPEAT_HORIZON_MS;
-use mtimer_types::{Epoch, HandlerOutcome, Mode, PartitionId, Time, Timer, TimerId};
+use mtimer_types::{Epoch, HandlerOutcome, ImportId, Mode, PartitionId, Time, Timer, TimerId};
 
 use super::bulk::BulkWatch;
 use super::plan::Plan;
@@ -66,6 +66,10 @@ pub(super) struct Life {
     /// It was in the store.
     pub(super) stored: bool,
     pub(super) place: Option<Place>,
+    /// By which import it is staged.
+    pub(super) staged: Option<ImportId>,
+    /// It was staged, and its import was withdrawn: it may be staged anew.
+    pub(super) withdrawn: bool,
     /// Pending: in which epoch it was filed there.
     pub(super) filed_in: Epoch,
     pub(super) sent: Vec<Sent>,
@@ -304,6 +308,8 @@ impl History {
         life.forgotten |= is_behind;
         let (before, place) = (life.place, after.as_ref().map(|a| a.1));
         life.place = place;
+        let staging = after.as_ref().and_then(|(record, _)| record.extensions.staging());
+        let staged_before = std::mem::replace(&mut life.staged, staging.map(|staging| staging.import));
         let ahead_ms = match (op, before) {
             (Op::Take(_), Some(Place::Pending { fire, .. })) => fire.ms_since(now),
             _ => 0,
@@ -322,11 +328,18 @@ impl History {
         // A plain acknowledgement is remembered by the owner that took it: a repeat that reaches
         // the next one is a new timer.
         let last = life.ends.last().filter(|_| before.is_none() && place.is_some());
-        let reborn = last.map(|end| life.mode == Mode::AtLeastOnce && end.acknowledged && end.epoch < epoch);
+        let mut reborn =
+            last.map(|end| life.mode == Mode::AtLeastOnce && end.acknowledged && end.epoch < epoch);
         if reborn == Some(true) {
             life.replays.push(seq);
             life.reborn = Some(seq);
         }
+        if std::mem::take(&mut life.withdrawn) {
+            life.reborn = Some(seq);
+            life.replays.push(seq);
+            reborn = None;
+        }
+        life.withdrawn = *answer == Answer::BulkAct(BulkActAnswer::Withdrawn);
         let old_deadline = life.deadline;
         if let Some((record, _)) = &after {
             // A replay lifts a deadline that has passed.
@@ -365,6 +378,7 @@ impl History {
             self.check_end(ms, now, id, op, after.as_ref());
         }
         self.check_story(ms, epoch, id, (op, answer), after.as_ref());
+        self.check_staged(ms, id, op, (staged_before, before));
     }
 
     /// The clock that decides has stepped forward by more than [`FORGETFUL_MS`].

@@ -296,6 +296,11 @@ impl World {
         {
             page.rows.retain(|row| row.record.timer.id.random() % 3 != 0);
         }
+        if let CallAnswer::Pending(page) = &mut answer
+            && self.plan.sabotage == Some(Sabotage::ReleaseSkips)
+        {
+            page.rows.retain(|row| !row.fire.is_staged() || row.record.timer.id.random() % 3 != 0);
+        }
         if let CallAnswer::Bulks(jobs) = &answer {
             self.history.compare_bulks(self.ms, at, jobs);
         }

@@ -14,6 +14,7 @@ use mtimer_types::{
     Target, Time, Timer, TimerId,
 };
 
+use super::import::Imports;
 use super::owners::index;
 use super::{Event, PARTITIONS, World};
 
@@ -43,6 +44,7 @@ pub(super) struct Load {
     pub(super) names: BTreeSet<(Destination, Key)>,
     /// Bulk jobs that were begun, or are to be.
     bulks: Vec<(PartitionId, BulkId, Bulk)>,
+    pub(super) imports: Imports,
 }
 
 impl Load {
@@ -122,6 +124,17 @@ impl Source for Drawn<'_> {
             return begun;
         }
         let at = PartitionId(world.rng.below(u64::from(PARTITIONS)) as u16);
+        let imports = world.load.imports.all();
+        if !imports.is_empty() && world.rng.chance(35) {
+            let import = world.rng.pick(&imports);
+            let action = match world.rng.chance(80) {
+                true => BulkAction::Release { import },
+                false => BulkAction::Withdraw { import },
+            };
+            let begun = (at, BulkId(u128::from(self.request)), Bulk::new(action, Filter::default()));
+            world.load.bulks.push(begun.clone());
+            return begun;
+        }
         let far = world.rng.log_between(1, world.plan.due_ms) as i64;
         let due = world.client_time() + world.rng.log_between(1, world.plan.due_ms);
         let action = world.rng.pick(&[
@@ -239,7 +252,10 @@ impl World {
         let names = RequestOp::NAMES.into_iter().take(self.plan.operations);
         let choices: Vec<usize> = names.enumerate().flat_map(often).collect();
         let nth = self.rng.pick(&choices);
-        let op = RequestOp::arbitrary(nth, &mut Drawn { world: self, target, id, request });
+        let mut op = RequestOp::arbitrary(nth, &mut Drawn { world: self, target, id, request });
+        if let RequestOp::Import(op) = &mut op {
+            op.record.staging.import = self.load.imports.next();
+        }
         self.ask(op);
     }
 

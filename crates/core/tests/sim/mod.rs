@@ -20,6 +20,7 @@ mod clocks;
 mod faults;
 mod finish;
 mod history;
+mod import;
 mod lanes;
 mod load;
 mod operations;

@@ -29,6 +29,7 @@ impl History {
             },
             RequestOp::Purge(op) => self.life(op.id).purge_asked = true,
             RequestOp::Reschedule(_) | RequestOp::ExtendDeadline(_) | RequestOp::Replay(_) => {}
+            RequestOp::Import(op) => self.asked_schedule(&op.timer),
             RequestOp::BeginBulk(_) | RequestOp::StopBulk(_) => {}
         }
     }
@@ -85,6 +86,7 @@ impl History {
                 }
             }
             RequestOp::Replay(_) | RequestOp::Purge(_) => {}
+            RequestOp::Import(op) => self.answered_import(op.timer.id, reply),
             RequestOp::BeginBulk(_) | RequestOp::StopBulk(_) => {}
         }
     }
@@ -101,7 +103,7 @@ impl History {
             }
             Op::Schedule(_) | Op::Cancel(_) | Op::Reschedule(_) | Op::Replay(_) | Op::Purge(_) => {}
             Op::Take(_) | Op::Settle(_) | Op::Park(_) | Op::Unpark(_) | Op::Trim(_) => {}
-            Op::BeginBulk(_) | Op::StopBulk(_) | Op::BulkAct(_) | Op::BulkAdvance(_) => {}
+            Op::BeginBulk(_) | Op::StopBulk(_) | Op::BulkAct(_) | Op::BulkAdvance(_) | Op::Import(_) => {}
         }
     }
 
@@ -116,7 +118,7 @@ impl History {
             Op::Schedule(_) | Op::Cancel(_) | Op::ExtendDeadline(_) | Op::Replay(_) | Op::Purge(_) => false,
             Op::Take(_) | Op::Settle(_) | Op::Park(_) | Op::Unpark(_) | Op::Trim(_) => false,
             Op::BulkAct(_) => matches!(answer, Answer::BulkAct(BulkActAnswer::Moved { .. })),
-            Op::BeginBulk(_) | Op::StopBulk(_) | Op::BulkAdvance(_) => false,
+            Op::BeginBulk(_) | Op::StopBulk(_) | Op::BulkAdvance(_) | Op::Import(_) => false,
         }
     }
 
@@ -180,7 +182,7 @@ impl History {
             Op::Reschedule(_) | Op::ExtendDeadline(_) | Op::Park(_) | Op::Unpark(_) | Op::Take(_) => {
                 Some("1: ended by an operation that ends nothing")
             }
-            Op::BeginBulk(_) | Op::StopBulk(_) | Op::BulkAdvance(_) => {
+            Op::BeginBulk(_) | Op::StopBulk(_) | Op::BulkAdvance(_) | Op::Import(_) => {
                 Some("1: ended by an operation that ends nothing")
             }
         };
@@ -207,7 +209,7 @@ fn about(op: &RequestOp, reply: &OpReply) -> TimerId {
             | OpReply::Reschedule(RescheduleReply::NotFound)
             | OpReply::ExtendDeadline(ExtendDeadlineReply::NotFound) => TimerId::from_u128(0),
             OpReply::Schedule(_) | OpReply::Replay(_) | OpReply::Purge(_) => TimerId::from_u128(0),
-            OpReply::BeginBulk(_) | OpReply::StopBulk(_) => TimerId::from_u128(0),
+            OpReply::BeginBulk(_) | OpReply::StopBulk(_) | OpReply::Import(_) => TimerId::from_u128(0),
             OpReply::Failed { .. } | OpReply::Moved { .. } => TimerId::from_u128(0),
         },
     }
@@ -239,6 +241,7 @@ pub(super) fn touched(op: &Op, answer: &Answer) -> Vec<TimerId> {
         Op::Take(_) | Op::Settle(_) | Op::Park(_) | Op::Unpark(_) => None,
         Op::Replay(_) | Op::Purge(_) | Op::Trim(_) => None,
         Op::BeginBulk(_) | Op::StopBulk(_) | Op::BulkAct(_) | Op::BulkAdvance(_) => None,
+        Op::Import(_) => None,
     };
     let named = op.id().filter(|id| Some(*id) != other);
     named.into_iter().chain(other).collect()

@@ -13,6 +13,9 @@ const DAY: u64 = 24 * HOUR;
 /// [`RequestOp::NAMES`].
 const FIRST_OPERATIONS: u64 = 5;
 
+/// The same of clients that know bulk jobs, and no later operation.
+const FIRST_BULK: u64 = 8;
+
 /// The same for questions, the first in `query_one`, and how many there are by now.
 const FIRST_QUESTIONS: u64 = 5;
 const QUESTIONS: u64 = 8;
@@ -20,17 +23,20 @@ const QUESTIONS: u64 = 8;
 /// How many operations, and how many questions, have come since: the upper half of a new seed. So a
 /// seed that is recorded keeps its history when another one comes.
 pub(crate) fn newer_requests() -> u64 {
-    newer_requests_with(QUESTIONS)
+    newer_requests_with(RequestOp::NAMES.len() as u64, QUESTIONS)
 }
 
-/// The same as it was when each of the newer questions came, the last one first.
+/// The same as it was when each of the newer ones came, the last one first; of operations those
+/// without which bulk jobs are missing are left out.
 pub(crate) fn newer_requests_so_far() -> impl Iterator<Item = u64> + Clone {
-    (FIRST_QUESTIONS..=QUESTIONS).rev().map(newer_requests_with)
+    let all = RequestOp::NAMES.len() as u64;
+    let questions = (FIRST_QUESTIONS..=QUESTIONS).rev();
+    questions
+        .flat_map(move |questions| (FIRST_BULK..=all).rev().map(move |n| newer_requests_with(n, questions)))
 }
 
-fn newer_requests_with(questions: u64) -> u64 {
-    let operations = RequestOp::NAMES.len() as u64 - FIRST_OPERATIONS;
-    operations | (questions - FIRST_QUESTIONS) << 16
+fn newer_requests_with(operations: u64, questions: u64) -> u64 {
+    (operations - FIRST_OPERATIONS) | (questions - FIRST_QUESTIONS) << 16
 }
 
 /// The focus of a run. A profile fixes which promises apply; the seed draws everything else.

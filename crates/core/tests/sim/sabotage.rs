@@ -6,7 +6,7 @@ use mtimer_protocol::ops::{self, ScheduleReply};
 use mtimer_protocol::{Delivery, OpReply, RequestOp, Settlement};
 use mtimer_store::conformance::properties;
 use mtimer_store::ops::{
-    BulkActAnswer, Cancel, MoveAnswer, Reschedule, Schedule, Settle, SettleAnswer, TrimAnswer,
+    BulkActAnswer, Cancel, ImportAnswer, MoveAnswer, Reschedule, Schedule, Settle, SettleAnswer, TrimAnswer,
 };
 use mtimer_store::{Answer, Batch, CancelAnswer, Op, Refusal, RescheduleAnswer, ScheduleAnswer, Verdict};
 use mtimer_types::{Epoch, FailedAttempt, HandlerOutcome, Headers, Mode, Target};
@@ -73,6 +73,10 @@ sabotages! {
     BulkSkips: Faults, "bulk: a job has ended, and not met all";
     /// The store keeps no marks of bulk jobs: what was acted on, and what has come since, is met.
     BulkForgets: Faults, "bulk: acted on a timer twice";
+    /// Some imports are answered and never stored.
+    ImportEarly: Faults, "1: answered OK and never stored";
+    /// Every third staged timer is missing in the pages that releases read.
+    ReleaseSkips: Faults, "bulk: a job has ended, and not met all";
     /// Every third attempt that fails is not told to the store.
     StoryForgets: Faults, "story: no word of attempt";
     /// Attempts are told to the store as if they had been sent a second later.
@@ -116,6 +120,9 @@ impl Sabotage {
         match (self, op) {
             (Self::AnswerEarly, Op::Schedule(Schedule { timer, .. })) if timer.id.random() % 16 == 0 => {
                 Some(Answer::Schedule(ScheduleAnswer::Scheduled { new: true, replaced: None }))
+            }
+            (Self::ImportEarly, Op::Import(op)) if op.record.timer.id.random() % 4 == 0 => {
+                Some(Answer::Import(ImportAnswer::Staged { new: true }))
             }
             (Self::SkipTake, Op::Take(_)) => Some(Answer::Take(MoveAnswer::Done)),
             (Self::LosePark | Self::LoseTaken, Op::Park(_)) => Some(Answer::Park(MoveAnswer::Done)),

@@ -26,6 +26,11 @@ pub trait Operation: Serialize + DeserializeOwned {
     /// The first rule that is broken, with value and limit.
     fn check(&self, now: Time) -> Result<(), InvalidTimer>;
 
+    /// Most bytes that it takes on the wire beside its subject and numbers.
+    fn bytes_beside_subject(&self) -> usize {
+        0
+    }
+
     /// Values for tests over all operations: one of each form that it has on the wire. New ones go
     /// to the end.
     fn samples() -> Vec<Self>;

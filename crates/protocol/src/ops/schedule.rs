@@ -46,7 +46,7 @@ pub enum ScheduleReply {
 }
 
 /// Reads a timer into the place where it stays: it is shared from then on.
-fn shared<'de, D: Deserializer<'de>>(d: D) -> Result<Arc<Timer>, D::Error> {
+pub(super) fn shared<'de, D: Deserializer<'de>>(d: D) -> Result<Arc<Timer>, D::Error> {
     Timer::deserialize(d).map(Arc::new)
 }
 

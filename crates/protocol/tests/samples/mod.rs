@@ -7,13 +7,13 @@ use std::fmt::Debug;
 
 use bytes::Bytes;
 pub use mtimer_protocol::sample::{
-    all_counts, all_forecast, all_pending, bulk_id, bulks, by_key, dest, full_timer, headers, id, key,
-    plain_timer, time,
+    all_counts, all_forecast, all_pending, bulk_id, bulks, by_key, dest, extensions, full_timer, headers, id,
+    import_id, key, plain_timer, time,
 };
 use mtimer_protocol::*;
 use mtimer_types::{
     Attempt, AttemptEnd, BulkFailure, BulkObstacle, DeadReason, DueSpan, Epoch, FailedAttempt, Filter,
-    HandlerOutcome, Headers, LateCause, Mode, PartitionId, Target, Term, Timer,
+    HandlerOutcome, Headers, ImportGoal, LateCause, Mode, PartitionId, Staging, Target, Term, Timer,
 };
 
 fn named<M>((name, message): (&str, M)) -> (String, M) {
@@ -176,12 +176,17 @@ pub fn topology() -> Topology {
     }
 }
 
+/// What a record has beside the timer.
+fn rest() -> RecordRest {
+    RecordRest { budget_from: 1, tried: 4, accepted: Some(time(5_500)), extensions: extensions() }
+}
+
 fn timer_view(timer: Timer, state: TimerState) -> TimerView {
-    TimerView { timer, state, failed: 2, stopped: false, last_error: Some("no".into()) }
+    TimerView { timer, state, failed: 2, stopped: false, last_error: Some("no".into()), rest: rest() }
 }
 
 fn view(state: TimerState) -> ServerMessage {
-    answer(QueryAnswer::Timer(Some(timer_view(plain_timer(), state))))
+    answer(QueryAnswer::Timer(Some(timer_view(plain_timer(), state).into())))
 }
 
 /// A timer whose second attempt is under way.
@@ -256,6 +261,7 @@ pub fn counts() -> DestinationCounts {
         unconfirmed: 5,
         dead: 6,
         oldest_overdue: Some(time(0)),
+        staged: 7,
     }
 }
 
@@ -332,9 +338,18 @@ fn answers() -> Vec<(&'static str, ServerMessage)> {
         attempts: 6,
         last_error: Some("no".into()),
         died: time(700_000),
+        rest: rest(),
     };
-    let unconfirmed =
-        UnconfirmedRow { timer: full_timer(), epoch: Epoch(1_700_000_000_123), since: time(6_000) };
+    let unconfirmed = UnconfirmedRow {
+        timer: full_timer(),
+        epoch: Epoch(1_700_000_000_123),
+        since: time(6_000),
+        failed: 2,
+        last_error: Some("no".into()),
+        rest: RecordRest::default(),
+    };
+    let goal = ImportGoal::Live { tier: 2 };
+    let staged = TimerState::Staged { fire: time(5_000), staging: Staging { import: import_id(), goal } };
     let status = Status {
         sessions: 1,
         loaded: 2,
@@ -348,6 +363,7 @@ fn answers() -> Vec<(&'static str, ServerMessage)> {
         dead: 10,
         residue: 11,
         keys: 12,
+        staged: 17,
         counters: vec![("fired".into(), 13)],
         parked_destinations: vec![ParkedDestination { dest: dest(), parked: 14, sessions: 16 }],
         lost_brokers: vec![("b3.example:7400".into(), 15)],
@@ -361,6 +377,7 @@ fn answers() -> Vec<(&'static str, ServerMessage)> {
         ("answer-in-flight", view(TimerState::InFlight { epoch: Epoch(3), attempt: 2 })),
         ("answer-unconfirmed", view(TimerState::Unconfirmed)),
         ("answer-dead", view(TimerState::Dead)),
+        ("answer-staged", view(staged)),
         (
             "answer-dead-rows",
             answer(QueryAnswer::Dead { rows: REASONS.map(dead).into(), next: Some((9, 300)) }),

@@ -9,7 +9,8 @@ use bytes::{Buf, Bytes};
 use fjall::Slice;
 use mtimer_store::table::{At, Row};
 use mtimer_store::{Counts, Record};
-use mtimer_types::{Destination, Mode, PartitionId, Time, TimerId};
+use mtimer_types::extensions::STAGING;
+use mtimer_types::{Destination, ImportGoal, Mode, PartitionId, Time, TimerId};
 
 use crate::destinations::DestinationNumbers;
 use crate::fault::Fault;
@@ -268,7 +269,8 @@ impl Rebuild {
     /// was not written since. Its time says nothing: a lost write may have rescheduled it.
     fn may_have_been_sent(&self, space: Space, key: &Slice, row: &Row) -> bool {
         let is_old = || self.from.written_at(space, key).is_none_or(|seqno| seqno < self.intact_from);
-        row.record.timer.mode == Mode::AtMostOnce && is_old()
+        let is_to_live = row.staging().is_none_or(|staging| matches!(staging.goal, ImportGoal::Live { .. }));
+        row.record.timer.mode == Mode::AtMostOnce && is_to_live && is_old()
     }
 
     /// Files a timer that may have been delivered as claimed and unconfirmed.
@@ -278,7 +280,10 @@ impl Rebuild {
         let Some(counters) = self.counters(p) else { return Ok(false) };
         counters.order += 1;
         let here = RecordPosition::Unconfirmed { order: counters.order };
-        let row = Row { at: At::Unconfirmed { epoch, since }, record: row.record };
+        // A lost write may have released it.
+        let extensions = row.record.extensions.without(STAGING);
+        let record = Record { extensions, ..row.record };
+        let row = Row { at: At::Unconfirmed { epoch, since }, record };
         let dest = self.destinations.number(&row.record.timer.dest, &mut self.to)?;
         let mut value = Vec::new();
         put_head(row.at, row.id(), &mut value);
@@ -322,6 +327,16 @@ impl Rebuild {
         Ok(self.to.get(space, &key)?.is_some() || self.to.get(Space::Moved, &id.to_bytes())?.is_some())
     }
 
+    /// Whether a timer that was kept can have a key: not one that is staged, though a lost write may
+    /// have released it.
+    fn has_key(&self, p: PartitionId, id: TimerId) -> Result<bool, Fault> {
+        let moved = self.to.get(Space::Moved, &id.to_bytes())?;
+        Ok(match moved.and_then(|at| RecordPosition::decode(&at)) {
+            Some(RecordPosition::Pending { fire }) => !fire.is_staged(),
+            _ => self.is_kept(p, id)?,
+        })
+    }
+
     /// Writes a row, and counts it.
     fn keep(&mut self, p: PartitionId, row: &Row, here: RecordPosition, key: Slice, value: Bytes) {
         let id = row.id();
@@ -354,7 +369,7 @@ impl Rebuild {
             return Ok(false);
         };
         let (p, id) = (PartitionId(u16::from_be_bytes(*p)), TimerId::from_bytes(id));
-        if self.counters(p).is_none() || !self.is_kept(p, id)? {
+        if self.counters(p).is_none() || !self.has_key(p, id)? {
             return Ok(false);
         }
         if let Some(counters) = self.counters(p) {

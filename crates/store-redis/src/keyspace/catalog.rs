@@ -31,7 +31,7 @@ use super::keys::{IndexKey, SlotKey};
 use super::levels::level;
 use super::place::Placed;
 use super::secret::{KeyedHash, Secret};
-use super::slot_counts::{SlotCounts, Totals};
+use super::slot_counts::{SlotCounts, SlotKind, Totals};
 
 /// Timers after which a slot is full. Redis keeps a hash of so many small values as a list-pack
 /// (`hash-max-listpack-entries`, `-value`), which it searches from end to end.
@@ -329,7 +329,7 @@ impl Catalog {
     /// One more timer of a destination is in a slot.
     fn count(&mut self, slot: SlotKey, dest: u32) {
         if self.slots.get_mut(&slot).is_some_and(|entry| entry.dests.add(dest)) {
-            self.totals.add(slot.track > 0, [(dest, 1)]);
+            self.totals.add(SlotKind::of(slot), [(dest, 1)]);
         }
     }
 
@@ -337,7 +337,7 @@ impl Catalog {
     fn discount(&mut self, slot: SlotKey, dest: u32) {
         let Some(entry) = self.slots.get_mut(&slot).filter(|entry| entry.dests.is_known()) else { return };
         if entry.dests.remove(dest) {
-            self.totals.subtract(slot.track > 0, [(dest, 1)]);
+            self.totals.subtract(SlotKind::of(slot), [(dest, 1)]);
         } else {
             // A leftover of an owner before.
             self.uncount(slot);
@@ -358,8 +358,8 @@ impl Catalog {
         let Some(entry) = self.slots.get_mut(&slot) else { return };
         let is_known = counts.is_known();
         let before = std::mem::replace(&mut entry.dests, counts);
-        self.totals.subtract(slot.track > 0, before.iter());
-        self.totals.add(slot.track > 0, entry.dests.iter());
+        self.totals.subtract(SlotKind::of(slot), before.iter());
+        self.totals.add(SlotKind::of(slot), entry.dests.iter());
         if is_known {
             self.uncounted.remove(&slot);
         } else {
@@ -383,9 +383,8 @@ impl Catalog {
         self.uncounted.iter().map(timers).sum()
     }
 
-    /// The timers of a destination, by its number, in slots that are counted: first deliveries, and
-    /// retries.
-    pub(crate) fn total(&self, dest: u32) -> [u64; 2] {
+    /// The timers of a destination, by its number, in slots that are counted, by [`SlotKind`].
+    pub(crate) fn total(&self, dest: u32) -> [u64; 3] {
         self.totals.of(dest)
     }
 
@@ -393,7 +392,7 @@ impl Catalog {
     pub(crate) fn emptied(&mut self, slot: SlotKey) {
         self.set_need(slot, None);
         if let Some(entry) = self.slots.remove(&slot) {
-            self.totals.subtract(slot.track > 0, entry.dests.iter());
+            self.totals.subtract(SlotKind::of(slot), entry.dests.iter());
         }
         self.uncounted.remove(&slot);
     }

@@ -4,6 +4,10 @@
 
 use std::collections::{HashMap, HashSet};
 
+use mtimer_types::Time;
+
+use super::keys::SlotKey;
+
 /// The destinations that a listing is about.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Wanted {
@@ -17,9 +21,31 @@ pub(crate) enum Wanted {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct SlotCounts(Option<Vec<(u32, u32)>>);
 
-/// How many timers each destination has in all slots: of first deliveries, of retries.
+/// What the timers of a slot wait for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum SlotKind {
+    /// First deliveries.
+    First,
+    /// Retries.
+    Retry,
+    /// The release of their import.
+    Staged,
+}
+
+impl SlotKind {
+    /// The kind of a slot: staged timers are stored at times that no others have.
+    pub(crate) fn of(slot: SlotKey) -> Self {
+        match slot.track {
+            _ if Time::from_ms(slot.start).is_staged() => Self::Staged,
+            0 => Self::First,
+            _ => Self::Retry,
+        }
+    }
+}
+
+/// How many timers each destination has in all slots, by [`SlotKind`].
 #[derive(Debug, Default)]
-pub(crate) struct Totals(HashMap<u32, [u64; 2]>);
+pub(crate) struct Totals(HashMap<u32, [u64; 3]>);
 
 impl SlotCounts {
     /// Nothing is known of the slot.
@@ -85,27 +111,27 @@ impl SlotCounts {
 }
 
 impl Totals {
-    /// Timers have come to a slot; `retries`: of a retry tier.
-    pub(crate) fn add(&mut self, retries: bool, counts: impl IntoIterator<Item = (u32, u32)>) {
+    /// Timers have come to a slot.
+    pub(crate) fn add(&mut self, kind: SlotKind, counts: impl IntoIterator<Item = (u32, u32)>) {
         for (dest, timers) in counts {
-            self.0.entry(dest).or_default()[usize::from(retries)] += u64::from(timers);
+            self.0.entry(dest).or_default()[kind as usize] += u64::from(timers);
         }
     }
 
     /// Timers have left a slot.
-    pub(crate) fn subtract(&mut self, retries: bool, counts: impl IntoIterator<Item = (u32, u32)>) {
+    pub(crate) fn subtract(&mut self, kind: SlotKind, counts: impl IntoIterator<Item = (u32, u32)>) {
         for (dest, timers) in counts {
             let Some(totals) = self.0.get_mut(&dest) else { continue };
-            let total = &mut totals[usize::from(retries)];
+            let total = &mut totals[kind as usize];
             *total = total.saturating_sub(u64::from(timers));
-            if *totals == [0, 0] {
+            if *totals == [0; 3] {
                 self.0.remove(&dest);
             }
         }
     }
 
-    /// The first deliveries of a destination, and its retries.
-    pub(crate) fn of(&self, dest: u32) -> [u64; 2] {
+    /// The timers of a destination, by [`SlotKind`].
+    pub(crate) fn of(&self, dest: u32) -> [u64; 3] {
         self.0.get(&dest).copied().unwrap_or_default()
     }
 }

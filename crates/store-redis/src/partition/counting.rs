@@ -26,8 +26,8 @@ impl Owner {
         let uncounted = catalog.uncounted() + tally.uncounted();
         let uncounted = if broken!(UncountedForgotten) { 0 } else { uncounted };
         let counts = |(number, dest): (u32, &Destination)| {
-            let [pending, retrying] = catalog.total(number);
-            let counts = Counts { pending, retrying, ..tally.of(number) };
+            let [pending, retrying, staged] = catalog.total(number);
+            let counts = Counts { pending, retrying, staged, ..tally.of(number) };
             (counts.total() > 0 && range.filter.accepts_destination(dest)).then(|| (dest.clone(), counts))
         };
         // One more says that there are more.

@@ -17,6 +17,7 @@ use super::locations::Locations;
 use super::owner::Owner;
 use crate::keyspace::keys::{HashKey, IndexKey, ListingKey, SlotKey};
 use crate::keyspace::secret::SHARDS;
+use crate::keyspace::slot_counts::SlotKind;
 use crate::keyspace::value::encode_in_flight;
 use crate::wire::Reply;
 
@@ -135,7 +136,11 @@ impl Owner {
             let keys = some.iter().map(|slot| self.known.space.hash(HashKey::Slot(*slot)));
             let counts = self.writer.read_each("HLEN", keys).await?;
             for (slot, count) in some.iter().zip(&counts) {
-                let field = if slot.track == 0 { &mut census.pending } else { &mut census.retrying };
+                let field = match SlotKind::of(*slot) {
+                    SlotKind::First => &mut census.pending,
+                    SlotKind::Retry => &mut census.retrying,
+                    SlotKind::Staged => &mut census.staged,
+                };
                 *field += count.number().unwrap_or_default();
             }
         }

@@ -277,7 +277,7 @@ pub(crate) fn changes_mark(op: &Op) -> bool {
         Op::BulkAdvance(advance) => advance.to == BulkPlace::End,
         Op::Schedule(_) | Op::Cancel(_) | Op::Reschedule(_) | Op::ExtendDeadline(_) => false,
         Op::Take(_) | Op::Settle(_) | Op::Park(_) | Op::Unpark(_) => false,
-        Op::Replay(_) | Op::Purge(_) | Op::Trim(_) | Op::BulkAct(_) => false,
+        Op::Replay(_) | Op::Purge(_) | Op::Trim(_) | Op::BulkAct(_) | Op::Import(_) => false,
     }
 }
 

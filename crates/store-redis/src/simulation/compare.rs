@@ -54,7 +54,7 @@ impl Run {
 
     /// Compares the pending timers as they are listed: all, those of each destination, retries.
     pub(super) async fn check_pending(&mut self) -> Check {
-        let pending = self.model.pending();
+        let pending = self.model.filed();
         let mut dests: Vec<_> = self.timers.iter().map(|timer| timer.dest.clone()).collect();
         dests.sort();
         dests.dedup();
@@ -80,7 +80,7 @@ impl Run {
 
     /// Compares when timers are due, once that is exact: of all, and of each destination.
     async fn check_forecast(&mut self) -> Check {
-        let pending = self.model.pending();
+        let pending = self.model.filed();
         let dests: BTreeSet<_> = pending.iter().map(|timer| timer.record.timer.dest.clone()).collect();
         let filters = [Filter::default()].into_iter().chain(dests.iter().map(Filter::of));
         for filter in filters {

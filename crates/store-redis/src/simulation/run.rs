@@ -13,12 +13,15 @@ use mtimer_store::conformance::arbitrary::target;
 use mtimer_store::conformance::model::Model;
 use mtimer_store::conformance::properties::may_retain;
 use mtimer_store::conformance::{SeededRandom, properties};
-use mtimer_store::ops::{Cancel, Purge, Settle, SettleAnswer};
+use mtimer_store::ops::{BeginBulk, BulkAct, BulkAdvance, Cancel, Purge, Settle, SettleAnswer, StopBulk};
 use mtimer_store::{
-    Acquire, Answer, Batch, CancelAnswer, Health, LaneError, Load, LoadedTimer, Op, Refusal, RequestId,
-    Verdict,
+    Acquire, Answer, Batch, BulkJob, BulkPlace, CancelAnswer, Health, LaneError, Load, LoadedTimer, Op,
+    Refusal, RequestId, Verdict,
 };
-use mtimer_types::{Destination, Epoch, Key, Nonce, Target, Term, Time, Timer, TimerId, limits};
+use mtimer_types::{
+    Bulk, BulkAction, BulkId, Destination, Epoch, Filter, ImportId, Key, Nonce, Target, Term, Time, Timer,
+    TimerId, limits,
+};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -401,7 +404,11 @@ impl Run {
             // A purge is refused while the store is away.
             while self.model.timers.contains_key(&id) {
                 self.pass(1);
-                self.apply(None, vec![Op::settle(id, Verdict::Ack), Op::Purge(Purge { id })]).await?;
+                let ops = match self.model.timers[&id].record().extensions.staging() {
+                    Some(staging) => withdrawal(&self.model.jobs, id, staging.import),
+                    None => vec![Op::settle(id, Verdict::Ack), Op::Purge(Purge { id })],
+                };
+                self.apply(None, ops).await?;
             }
         }
         self.catch_up().await?;
@@ -409,6 +416,21 @@ impl Run {
         same("slots taken for lost", &self.shared.log_budget.status().lost_slots, &0)?;
         self.is_empty().await
     }
+}
+
+/// What removes a staged timer: a job of its own, once all others have ended.
+pub(super) fn withdrawal(jobs: &[BulkJob], id: TimerId, import: ImportId) -> Vec<Op> {
+    let stop = |job: &BulkJob| {
+        let (group, app) = (job.bulk.filter.group.clone(), job.bulk.filter.app.clone());
+        Op::from(StopBulk { id: job.id, group, app })
+    };
+    let number = 1 + jobs.iter().map(|job| job.number).max().unwrap_or(0);
+    let bulk = Bulk::new(BulkAction::Withdraw { import }, Filter::default()).into();
+    let begin = BeginBulk { id: BulkId(1_000 + u128::from(number)), bulk };
+    let act = BulkAct { number, id, sent_attempt: None, is_begun: false, adds: false };
+    let end = BulkAdvance { number, to: BulkPlace::End, met: 0 };
+    let stops = jobs.iter().filter(|job| job.ended.is_none()).map(stop);
+    stops.chain([begin.into(), act.into(), end.into()]).collect()
 }
 
 /// Runs a test on paused time, in this thread.

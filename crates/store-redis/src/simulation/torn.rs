@@ -15,7 +15,7 @@ use mtimer_types::{KeyPolicy, Target, Time, Timer, TimerId};
 
 use super::arbitrary::{DAY, PARTITION};
 use super::compare::plain;
-use super::run::{Check, Run, acquire_next, alive, block_on, pass, same};
+use super::run::{Check, Run, acquire_next, alive, block_on, pass, same, withdrawal};
 use crate::partition::handed::HandedOver;
 use crate::partition::turn::changes_mark;
 
@@ -86,7 +86,11 @@ async fn survives(run: &mut Run, states: &[Model]) -> Check {
         }
     }
     for id in ids {
-        let ops = vec![Op::settle(id, Verdict::Ack), Op::Purge(Purge { id })];
+        let found = alive(run.owner.get(Target::Id(id)).await)?;
+        let ops = match found.and_then(|(record, _)| record.extensions.staging()) {
+            Some(staging) => withdrawal(&alive(run.owner.bulks().await)?, id, staging.import),
+            None => vec![Op::settle(id, Verdict::Ack), Op::Purge(Purge { id })],
+        };
         alive(run.owner.apply(Batch { now: run.now, claim: None, ops }, HandedOver::now()).await)?;
     }
     let far = run.now + 4_000 * DAY;
@@ -121,6 +125,7 @@ async fn is_counted(run: &mut Run) -> Check {
         let Some((_, place)) = alive(run.owner.get(Target::Id(timer.id)).await)? else { continue };
         let counts = expected.entry(timer.dest.clone()).or_default();
         *match place {
+            Place::Pending { fire, .. } if fire.is_staged() => &mut counts.staged,
             Place::Pending { tier: 0, .. } => &mut counts.pending,
             Place::Pending { .. } => &mut counts.retrying,
             Place::Parked => &mut counts.parked,

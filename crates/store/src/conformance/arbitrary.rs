@@ -6,8 +6,9 @@
 use std::sync::Arc;
 
 use mtimer_types::{
-    Attempt, AttemptEnd, Bulk, BulkAction, BulkId, DeadReason, Destination, Epoch, FailedAttempt, Filter,
-    Headers, Key, KeyPolicy, LateCause, Mode, Target, Time, Timer, TimerId,
+    Attempt, AttemptEnd, Bulk, BulkAction, BulkId, DeadReason, Destination, Epoch, Extensions, FailedAttempt,
+    Filter, Headers, ImportGoal, ImportId, Key, KeyPolicy, LateCause, Mode, Staging, Target, Time, Timer,
+    TimerId,
 };
 
 use super::kit::Kit;
@@ -15,10 +16,10 @@ use super::seeded::SeededRandom;
 use super::values::{DAY, HOUR, MINUTE, SECOND};
 use crate::bulk::{BulkJob, BulkPlace};
 use crate::ops::{
-    BeginBulk, BulkAct, BulkAdvance, Cancel, ExtendDeadline, Park, Purge, Replay, Reschedule, Schedule,
-    Settle, StopBulk, Take, Trim, Unpark,
+    BeginBulk, BulkAct, BulkAdvance, Cancel, ExtendDeadline, Import, Park, Purge, Replay, Reschedule,
+    Schedule, Settle, StopBulk, Take, Trim, Unpark,
 };
-use crate::{Op, Place, RequestId, Retained, Verdict};
+use crate::{Op, Place, Progress, Record, RequestId, Retained, Verdict};
 
 /// The clock moves in steps of so many ms.
 pub(super) const TICK: u64 = 20;
@@ -73,6 +74,10 @@ pub enum Kind {
     BulkAct,
     /// Its progress.
     BulkAdvance,
+    /// The timer comes from another cluster.
+    Import,
+    /// The beginning of a bulk job about staged timers.
+    BeginRelease,
 }
 
 impl Kind {
@@ -101,6 +106,8 @@ impl Kind {
         Self::StopBulk,
         Self::BulkAct,
         Self::BulkAdvance,
+        Self::Import,
+        Self::BeginRelease,
     ];
 
     /// Returns any kind; mostly one that makes sense for a timer at that place, so that sequences
@@ -109,7 +116,20 @@ impl Kind {
         use Kind::*;
         let kinds = match place {
             _ if r.one_in(3) => Self::ALL,
+            // Seldom: until its release nothing more happens to a staged timer.
+            None if r.one_in(20) => &[Import],
             None => &[Schedule, Schedule, Schedule, Schedule, Cancel, Again, BeginBulk],
+            Some(Place::Pending { fire, .. }) if fire.is_staged() => &[
+                BulkAct,
+                BulkAct,
+                BulkAct,
+                BeginRelease,
+                Schedule,
+                Cancel,
+                Reschedule,
+                ExtendDeadline,
+                Import,
+            ],
             Some(Place::Pending { .. }) => &[
                 Take,
                 Take,
@@ -292,7 +312,44 @@ pub fn arbitrary_op(kind: Kind, around: Around, r: &mut SeededRandom) -> Op {
             };
             BulkAdvance { number: bulk_number(r), to, met: r.below(3) }.into()
         }
+        Kind::BeginRelease => {
+            let import = import_id(r);
+            let withdraws = r.one_in(4);
+            let action =
+                if withdraws { BulkAction::Withdraw { import } } else { BulkAction::Release { import } };
+            let bulk = Bulk::new(action, Filter::default()).into();
+            BeginBulk { id: BulkId(r.below(BULK_IDS).into()), bulk }.into()
+        }
+        Kind::Import => arbitrary_import(r, timer, (now, fire)).into(),
     }
+}
+
+/// One of few imports, so that jobs meet their timers.
+fn import_id(r: &mut SeededRandom) -> ImportId {
+    ImportId(r.below(2).into())
+}
+
+/// A timer of another cluster, with whatever it has behind it.
+fn arbitrary_import(r: &mut SeededRandom, timer: Timer, (now, fire): (Time, Time)) -> Import {
+    let goal = match r.below(10) {
+        0 => ImportGoal::Dead { reason: DeadReason::Exhausted, died: now - r.pick(&[0, SECOND, 400 * DAY]) },
+        1 => ImportGoal::Unconfirmed { epoch: Epoch(7), since: now - r.pick(&[0, SECOND, 400 * DAY]) },
+        _ => ImportGoal::Live { tier: r.pick(&[0, 0, 1, 32]) },
+    };
+    let failed = r.pick(&[0, 0, 1, 3]);
+    let progress = Progress {
+        failed,
+        budget_from: failed.min(r.pick(&[0, 1])),
+        stopped: r.one_in(8),
+        fresh: None,
+        last_error: (failed > 0).then(|| "no".into()),
+    };
+    let accepted = r.one_in(4).then(|| timer.due + SECOND);
+    let other = Extensions::new((0..r.below(2)).map(|_| (4, "kept"))).unwrap();
+    let extensions = other.staged(Staging { import: import_id(r), goal }).unwrap();
+    let fire = if r.one_in(3) { fire } else { timer.due };
+    let record = Record { timer: timer.into(), progress, accepted, extensions };
+    Import { record: record.into(), fire }
 }
 
 /// More than a partition keeps, so that the oldest ones go.

@@ -10,7 +10,8 @@ use super::values::{DAY, HOUR, MINUTE, SECOND, YEAR, dead_verdict, unique};
 use crate::ops::{Cancel, Park, Purge, Replay, Reschedule, SettleAnswer, Trim, Unpark};
 use crate::{Answer, Census, Op, RequestId, Retained, Verdict};
 
-const EMPTY: Census = Census { pending: 0, retrying: 0, parked: 0, taken: 0, dead: 0, keys: 0, residue: 0 };
+const EMPTY: Census =
+    Census { pending: 0, retrying: 0, parked: 0, taken: 0, dead: 0, keys: 0, staged: 0, residue: 0 };
 
 fn settle(id: TimerId, verdict: Verdict) -> Op {
     Op::settle(id, verdict)
@@ -78,6 +79,7 @@ pub(super) async fn the_census_counts_what_is_there(mut kit: Kit) {
             taken: count,
             dead: 7,
             keys: keys - freed,
+            staged: 0,
             residue: here.residue,
         };
         assert_eq!(here, expected);

@@ -4,8 +4,8 @@ use futures_util::FutureExt;
 
 use super::kit::{Kit, TestFn};
 use super::{
-    bulk, claims, content, dead, drain, faults, fencing, forecast, keys, lease, listing, loading, matrix,
-    once, order, ownership, parking, random, requests, reschedule, retries, steps,
+    bulk, claims, content, dead, drain, faults, fencing, forecast, import, keys, lease, listing, loading,
+    matrix, once, order, ownership, parking, random, requests, reschedule, retries, steps,
 };
 
 macro_rules! as_table {
@@ -276,6 +276,21 @@ macro_rules! conformance_list {
                 marks_stay_whatever_happens_to_a_timer,
                 a_thousand_timers,
                 partitions_have_jobs_of_their_own,
+            }
+            import {
+                a_staged_timer_is_never_loaded,
+                owners_find_no_staged_timer,
+                a_repeated_import_changes_nothing,
+                a_released_import_brings_nothing_back,
+                a_staged_timer_has_no_key_until_its_release,
+                no_request_finds_a_staged_timer,
+                a_release_files_it_with_all_that_it_had,
+                one_that_is_past_due_is_late_from_its_release_on,
+                the_dead_and_unconfirmed_get_their_times_back,
+                a_job_meets_the_staged_timers_of_its_import_alone,
+                a_withdrawal_leaves_nothing,
+                a_release_goes_on_after_a_takeover,
+                staged_timers_survive_a_restart,
             }
             listing {
                 nothing_is_listed_at_once,

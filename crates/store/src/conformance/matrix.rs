@@ -7,7 +7,7 @@
 
 mod bulk;
 
-use mtimer_types::{DeadReason, KeyPolicy, Target, Time, Timer, TimerId};
+use mtimer_types::{DeadReason, ImportGoal, ImportId, KeyPolicy, Staging, Target, Time, Timer, TimerId};
 
 pub(super) use self::bulk::{bulk_act, moves_while_a_bulk_job_is_at_work};
 use super::arbitrary::{Around, Kind, arbitrary_op, arbitrary_time};
@@ -15,8 +15,8 @@ use super::kit::Kit;
 use super::pair::{Pair, schedule_with};
 use super::seeded::SeededRandom;
 use super::values::{DAY, HOUR, MINUTE, SECOND, YEAR, dead_verdict, unique};
-use crate::ops::{Cancel, Park, Purge, Replay, Reschedule, Unpark};
-use crate::{Op, RequestId, Verdict};
+use crate::ops::{Cancel, Import, Park, Purge, Replay, Reschedule, Unpark};
+use crate::{Op, Record, RequestId, Verdict};
 
 /// The history of a timer before the operation under test; `now` is where the prior claim ends.
 #[derive(Clone, Copy, Debug)]
@@ -58,11 +58,15 @@ enum Spot {
     Replaced,
     Expired,
     Purged,
+    /// Staged by an import of the earlier owner, after so many failed attempts.
+    OldStaged(u32),
+    /// Staged by one of this owner, to be a dead letter.
+    StagedDead,
 }
 
 use Spot::*;
 
-const SPOTS: [Spot; 40] = [
+const SPOTS: [Spot; 43] = [
     Nowhere,
     CancelledUnseen,
     Old(-(YEAR as i64)),
@@ -103,6 +107,9 @@ const SPOTS: [Spot; 40] = [
     Replaced,
     Expired,
     Purged,
+    OldStaged(0),
+    OldStaged(2),
+    StagedDead,
 ];
 
 impl Spot {
@@ -127,7 +134,8 @@ impl Spot {
         let (id, due) = (timer.id, timer.due);
         let schedule = || schedule_with(timer, KeyPolicy::Create);
         match self {
-            Nowhere | New(_) | CancelledUnseen => vec![],
+            Nowhere | New(_) | CancelledUnseen | StagedDead => vec![],
+            OldStaged(failed) => vec![import(timer, ImportGoal::Live { tier: failed as u8 }, failed)],
             OldRetry(failed) => vec![schedule(), retry(id, due + 40 * SECOND, failed)],
             CoveredRetry => vec![schedule(), retry(id, due - 1, 1)],
             OldStopped => vec![schedule(), cancel(id, Some(1))],
@@ -144,6 +152,10 @@ impl Spot {
         let (id, due) = (timer.id, timer.due);
         match self {
             CancelledUnseen => vec![cancel(id, None)],
+            StagedDead => {
+                let goal = ImportGoal::Dead { reason: DeadReason::Failed, died: now };
+                vec![import(timer, goal, 1)]
+            }
             New(_) => vec![schedule_with(timer, KeyPolicy::Create)],
             Refiled => vec![reschedule(id, now - SECOND, false)],
             NewRetry(failed) => vec![retry(id, due + HOUR, failed)],
@@ -169,6 +181,13 @@ impl Spot {
             _ => vec![],
         }
     }
+}
+
+fn import(timer: &Timer, goal: ImportGoal, failed: u32) -> Op {
+    let mut record = Record::new(timer.clone().into());
+    record.progress.failed = failed;
+    record.extensions = record.extensions.staged(Staging { import: ImportId(1), goal }).unwrap();
+    Import { record: record.into(), fire: timer.due }.into()
 }
 
 fn settle(id: TimerId, verdict: Verdict) -> Op {

@@ -32,6 +32,7 @@ mod faults;
 mod fencing;
 mod forecast;
 mod harness;
+mod import;
 mod keys;
 mod kit;
 mod lease;

@@ -6,12 +6,14 @@
 
 mod bulk;
 mod entry;
+mod import;
+mod steps;
 
 use std::collections::BTreeMap;
 
 use mtimer_types::{
-    BulkAction, BulkFailure, BulkObstacle, DeadReason, Destination, Ended, Epoch, Key, KeyPolicy, Mode,
-    Target, Time, TimerId, limits,
+    BulkAction, BulkFailure, BulkObstacle, DeadReason, Destination, Ended, Epoch, Extensions, KeyPolicy,
+    Mode, Target, Time, TimerId, limits,
 };
 
 pub use self::entry::Entry;
@@ -56,17 +58,16 @@ impl Model {
         self.requests.clear();
     }
 
-    /// The live timer that a key names.
-    pub fn holder(&self, dest: &Destination, key: &Key) -> Option<TimerId> {
-        let names = |e: &Entry| e.timer.dest == *dest && e.timer.key.as_ref() == Some(key);
-        self.timers.iter().find(|(_, e)| names(e) && e.holds_key()).map(|(id, _)| *id)
-    }
-
     pub fn find(&self, target: &Target) -> Option<TimerId> {
         match target {
             Target::Id(id) => self.timers.contains_key(id).then_some(*id),
             Target::Key(dest, key) => self.holder(dest, key),
         }
+    }
+
+    /// The same for a client's request, which finds no staged one.
+    fn find_unstaged(&self, target: &Target) -> Option<TimerId> {
+        self.find(target).filter(|id| self.timers[id].staging.is_none())
     }
 
     fn covered(&self, e: &Entry) -> bool {
@@ -79,16 +80,6 @@ impl Model {
     /// The number of the next delivery.
     fn attempt(&self, e: &Entry) -> u32 {
         1 + e.progress.failed + u32::from(self.covered(e))
-    }
-
-    fn file(&mut self, id: TimerId, fire: Time, tier: u8) {
-        let (epoch, prior_claim) = (self.epoch, self.prior_claim);
-        let e = self.timers.get_mut(&id).unwrap();
-        let fire = if fire < e.timer.due { e.timer.due } else { fire };
-        let fresh = fire <= prior_claim;
-        e.place = Place::Pending { fire, tier };
-        (e.death, e.unconfirmed_since) = (None, None);
-        e.progress.fresh = fresh.then_some(epoch);
     }
 
     pub fn apply(&mut self, now: Time, op: &Op) -> Answer {
@@ -139,18 +130,22 @@ impl Model {
             Op::StopBulk(op) => Answer::StopBulk(self.stop_bulk(now, op)),
             Op::BulkAct(op) => Answer::BulkAct(self.bulk_act(now, op)),
             Op::BulkAdvance(op) => Answer::BulkAdvance(self.bulk_advance(now, op)),
+            Op::Import(op) => Answer::Import(self.import(op)),
         }
     }
 
     fn extend_deadline(&mut self, target: &Target, deadline: Time) -> ExtendDeadlineAnswer {
-        let Some(e) = self.find(target).and_then(|id| self.timers.get_mut(&id)) else {
+        let Some(e) = self.find_unstaged(target).and_then(|id| self.timers.get_mut(&id)) else {
             return ExtendDeadlineAnswer::NotFound;
         };
         let id = e.timer.id;
+        let next = match e.place {
+            Place::Pending { fire, .. } => fire,
+            _ => e.timer.due,
+        };
         if !e.waits() || e.progress.stopped {
             ExtendDeadlineAnswer::TooLate(id)
-        } else if deadline < e.timer.due || matches!(e.place, Place::Pending { fire, .. } if deadline < fire)
-        {
+        } else if deadline < e.timer.due || deadline < next {
             ExtendDeadlineAnswer::BeforeNext(id)
         } else {
             e.timer.deadline = Some(deadline);
@@ -161,7 +156,7 @@ impl Model {
     fn schedule(&mut self, now: Time, op: &Schedule) -> ScheduleAnswer {
         let timer = &*op.timer;
         if let Some(e) = self.timers.get(&timer.id) {
-            let same = e.timer.same_content(timer);
+            let same = e.timer.same_content(timer) && e.staging.is_none();
             return if same {
                 ScheduleAnswer::Scheduled { new: false, replaced: None }
             } else {
@@ -190,6 +185,9 @@ impl Model {
             accepted: (timer.due < now).then_some(now),
             mark: self.newest_job(),
             story: Vec::new(),
+            arrived: Time::ZERO,
+            staging: None,
+            extensions: Extensions::NONE,
         };
         self.timers.insert(timer.id, entry);
         self.file(timer.id, timer.due, 0);
@@ -202,8 +200,12 @@ impl Model {
     }
 
     fn cancel(&mut self, now: Time, target: &Target, sent_attempt: Option<u32>) -> CancelAnswer {
-        let Some(id) = self.find(target) else {
+        let Some(id) = self.find_unstaged(target) else {
             let Target::Id(id) = target else { return CancelAnswer::NotFound };
+            if self.timers.contains_key(id) {
+                // It is staged.
+                return CancelAnswer::NotFound;
+            }
             return match *self.ended.entry(*id).or_insert(Ended::CancelledUnseen) {
                 Ended::Cancelled => CancelAnswer::Cancelled(*id),
                 _ => CancelAnswer::NotFound,
@@ -239,7 +241,7 @@ impl Model {
     }
 
     fn reschedule(&mut self, now: Time, target: &Target, due: Time, is_begun: bool) -> RescheduleAnswer {
-        let Some(id) = self.find(target) else { return RescheduleAnswer::NotFound };
+        let Some(id) = self.find_unstaged(target) else { return RescheduleAnswer::NotFound };
         if is_begun || self.has_begun(id) {
             return RescheduleAnswer::TooLate(id);
         }
@@ -258,7 +260,7 @@ impl Model {
 
     fn take(&mut self, id: TimerId, failed: u32) -> Answer {
         let taken = Place::Taken { epoch: self.epoch, unconfirmed: false };
-        match self.timers.get_mut(&id) {
+        match self.timers.get_mut(&id).filter(|e| e.staging.is_none()) {
             Some(e) if e.waits() && e.timer.mode == Mode::AtMostOnce => {
                 e.place = taken;
                 e.progress.failed = failed;
@@ -274,7 +276,7 @@ impl Model {
         if self.timers.get(&id).is_some_and(|e| e.place == taken) {
             self.job_acts_first(now, id);
         }
-        match self.timers.get_mut(&id) {
+        match self.timers.get_mut(&id).filter(|e| e.staging.is_none()) {
             Some(e) if matches!(e.place, Place::Pending { .. }) || e.place == taken => {
                 e.place = Place::Parked;
                 e.progress.failed = failed;
@@ -286,7 +288,7 @@ impl Model {
     }
 
     fn unpark(&mut self, now: Time, id: TimerId, fire: Time) -> MoveAnswer {
-        let place = self.timers.get(&id).map(|e| e.place);
+        let place = self.timers.get(&id).filter(|e| e.staging.is_none()).map(|e| e.place);
         if matches!(place, Some(Place::Pending { .. })) {
             return MoveAnswer::Done;
         }
@@ -302,7 +304,7 @@ impl Model {
     }
 
     fn replay(&mut self, now: Time, id: TimerId, fire: Time) -> ReplayAnswer {
-        let Some(e) = self.timers.get(&id) else { return ReplayAnswer::Gone };
+        let Some(e) = self.timers.get(&id).filter(|e| e.staging.is_none()) else { return ReplayAnswer::Gone };
         if matches!(e.place, Place::Pending { .. }) {
             return ReplayAnswer::Done;
         }
@@ -326,7 +328,9 @@ impl Model {
     fn settle(&mut self, now: Time, settle: &Settle) -> Answer {
         let Settle { id, verdict, attempt, .. } = settle;
         let id = *id;
-        let Some(e) = self.timers.get(&id) else { return Answer::Settle(SettleAnswer::Gone) };
+        let Some(e) = self.timers.get(&id).filter(|e| e.staging.is_none()) else {
+            return Answer::Settle(SettleAnswer::Gone);
+        };
         let (covered, failed, newest) = (self.covered(e), e.progress.failed, self.newest_job());
         let taken = matches!(e.place, Place::Taken { .. });
         let own = Place::Taken { epoch: self.epoch, unconfirmed: false };
@@ -367,6 +371,7 @@ impl Model {
             }
             Verdict::Unconfirmed if taken => {
                 if !e.is_unconfirmed() {
+                    e.arrived = now;
                     e.mark = e.mark.max(newest);
                     e.tell(attempt.as_deref());
                 }
@@ -397,15 +402,20 @@ impl Model {
     }
 
     fn trim(&mut self, now: Time, of: Retained, (before, keep): (Time, u64), limit: u32) -> Answer {
-        let retained: Vec<(Time, TimerId)> = match of {
-            Retained::Dead => self.dead().iter().map(|d| (d.died, d.record.timer.id)).collect(),
-            Retained::Unconfirmed => {
-                self.unconfirmed().iter().map(|u| (u.since, u.record.timer.id)).collect()
-            }
+        let row = |e: &Entry| {
+            let since = match of {
+                Retained::Dead => e.death.map(|(_, died)| died),
+                Retained::Unconfirmed => e.unconfirmed_since.filter(|_| e.is_unconfirmed()),
+            };
+            Some((e.arrived, e.timer.id, since?))
         };
+        // An import's have died before they arrived.
+        let mut retained: Vec<_> = self.timers.values().filter_map(row).collect();
+        retained.sort();
         let over = (retained.len() as u64).saturating_sub(keep) as usize;
-        let goes = |(i, (since, _)): &(usize, &(Time, TimerId))| *i < over || *since < before;
-        let doomed: Vec<_> = retained.iter().enumerate().filter(goes).map(|(_, (_, id))| *id).collect();
+        let goes = |(i, (_, _, since)): &(usize, &(Time, TimerId, Time))| *i < over || *since < before;
+        let doomed: Vec<_> =
+            retained.iter().enumerate().take_while(goes).map(|(_, (_, id, _))| *id).collect();
         let removed = doomed.len().min(limit as usize);
         for id in &doomed[..removed] {
             self.purge(now, *id);
@@ -466,6 +476,11 @@ impl Model {
                 self.purge(now, id);
                 BulkActAnswer::Purged
             }
+            BulkAction::Release { .. } => self.release(now, id),
+            BulkAction::Withdraw { .. } => {
+                self.timers.remove(&id);
+                BulkActAnswer::Withdrawn
+            }
         };
         if let Some(e) = self.timers.get_mut(&id) {
             e.mark = e.mark.max(number);
@@ -494,7 +509,15 @@ impl Model {
         BulkActAnswer::Moved { due }
     }
 
+    /// Those that are loaded some day: all that are pending and not staged.
     pub fn pending(&self) -> Vec<LoadedTimer> {
+        let mut filed = self.filed();
+        filed.retain(|timer| !timer.fire.is_staged());
+        filed
+    }
+
+    /// All that are pending, staged ones included.
+    pub fn filed(&self) -> Vec<LoadedTimer> {
         let row = |e: &Entry| match e.place {
             Place::Pending { fire, tier } => {
                 Some(LoadedTimer { record: e.record(), fire, tier, covered: self.covered(e) })
@@ -510,6 +533,7 @@ impl Model {
         for entry in self.timers.values() {
             let counts = all.entry(entry.timer.dest.clone()).or_default();
             *match entry.place {
+                _ if entry.staging.is_some() => &mut counts.staged,
                 Place::Pending { tier: 0, .. } => &mut counts.pending,
                 Place::Pending { .. } => &mut counts.retrying,
                 Place::Parked => &mut counts.parked,
@@ -558,6 +582,7 @@ impl Model {
         let mut census = Census::default();
         for e in self.timers.values() {
             match e.place {
+                _ if e.staging.is_some() => census.staged += 1,
                 Place::Pending { tier: 0, .. } => census.pending += 1,
                 Place::Pending { .. } => census.retrying += 1,
                 Place::Parked => census.parked += 1,

@@ -230,7 +230,7 @@ impl Pair {
     /// Compares the pending timers as they are listed: all, those of one destination, and those
     /// that wait for a retry.
     async fn check_lists(&self) -> Check {
-        let pending = self.model.pending();
+        let pending = self.model.filed();
         let some = pending.first().map_or_else(dest, |t| t.record.timer.dest.clone());
         let all = PendingRange::of(Filter::default(), 7);
         for range in [
@@ -267,7 +267,7 @@ impl Pair {
         same_rows("pending", &store.pending, &m.pending())?;
         self.check_lists().await?;
         same("the counts of destinations", &self.owner.counts(2).await, &self.model.counts())?;
-        let fires: Vec<_> = m.pending().iter().map(|timer| timer.fire).collect();
+        let fires: Vec<_> = m.filed().iter().map(|timer| timer.fire).collect();
         for step_ms in [MINUTE, DAY] {
             check_spans(&self.owner.forecast(ForecastRange::of(step_ms)).await, &fires, step_ms)?;
         }

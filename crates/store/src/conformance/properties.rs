@@ -7,18 +7,24 @@
 use std::sync::Arc;
 
 use mtimer_types::{
-    Bulk, BulkAction, BulkId, DeadReason, Filter, Headers, Key, KeyPolicy, Mode, Target, Time, Timer,
+    Bulk, BulkAction, BulkId, DeadReason, Filter, Headers, ImportGoal, ImportId, Key, KeyPolicy, Mode,
+    Staging, Target, Time, Timer,
 };
 
 use crate::bulk::BulkPlace;
 use crate::ops::{
     BeginBulk, BeginBulkAnswer, BulkAct, BulkActAnswer, BulkAdvance, Cancel, ExtendDeadline,
-    ExtendDeadlineAnswer, MoveAnswer, Park, Purge, PurgeAnswer, Replay, ReplayAnswer, Reschedule, Schedule,
-    Settle, SettleAnswer, StopBulk, StopBulkAnswer, Take, Trim, TrimAnswer, Unpark,
+    ExtendDeadlineAnswer, Import, ImportAnswer, MoveAnswer, Park, Purge, PurgeAnswer, Replay, ReplayAnswer,
+    Reschedule, Schedule, Settle, SettleAnswer, StopBulk, StopBulkAnswer, Take, Trim, TrimAnswer, Unpark,
 };
-use crate::{Answer, CancelAnswer, Op, RequestId, RescheduleAnswer, Retained, ScheduleAnswer, Verdict};
+use crate::{
+    Answer, CancelAnswer, Op, Record, RequestId, RescheduleAnswer, Retained, ScheduleAnswer, Verdict,
+};
 
 const MINUTE: u64 = 60_000;
+
+const LIVE: ImportGoal = ImportGoal::Live { tier: 0 };
+const DEAD: ImportGoal = ImportGoal::Dead { reason: DeadReason::Failed, died: Time::from_ms(1_000) };
 
 /// The name of the trial whose timer is not there.
 pub const CANCEL_NOTHING: &str = "cancel nothing";
@@ -27,6 +33,7 @@ pub const CANCEL_NOTHING: &str = "cancel nothing";
 pub const fn adds(op: &Op) -> bool {
     match op {
         Op::Schedule(_) | Op::Reschedule(_) | Op::ExtendDeadline(_) | Op::Replay(_) => true,
+        Op::Import(_) => true,
         Op::Cancel(_) | Op::Take(_) | Op::Settle(_) | Op::Park(_) | Op::Unpark(_) => false,
         Op::Purge(_) | Op::Trim(_) => false,
         Op::BeginBulk(_) | Op::StopBulk(_) | Op::BulkAdvance(_) => false,
@@ -40,7 +47,7 @@ pub const fn waits(op: &Op) -> bool {
     match op {
         Op::Schedule(_) | Op::Reschedule(_) | Op::ExtendDeadline(_) => true,
         Op::Replay(_) | Op::Cancel(_) | Op::Take(_) => true,
-        Op::BeginBulk(_) | Op::StopBulk(_) | Op::BulkAct(_) => true,
+        Op::BeginBulk(_) | Op::StopBulk(_) | Op::BulkAct(_) | Op::Import(_) => true,
         Op::Settle(_) | Op::Park(_) | Op::Unpark(_) | Op::Purge(_) | Op::Trim(_) => false,
         Op::BulkAdvance(_) => false,
     }
@@ -51,7 +58,7 @@ pub const fn is_asked_for(op: &Op) -> bool {
     match op {
         Op::Schedule(_) | Op::Reschedule(_) | Op::ExtendDeadline(_) => true,
         Op::Cancel(_) | Op::Replay(_) | Op::Purge(_) => true,
-        Op::BeginBulk(_) | Op::StopBulk(_) => true,
+        Op::BeginBulk(_) | Op::StopBulk(_) | Op::Import(_) => true,
         Op::Take(_) | Op::Settle(_) | Op::Park(_) | Op::Unpark(_) | Op::Trim(_) => false,
         Op::BulkAct(_) | Op::BulkAdvance(_) => false,
     }
@@ -68,7 +75,7 @@ pub const fn may_retain(op: &Op) -> bool {
         // A bulk job may cancel the timer first.
         Op::Park(_) | Op::Unpark(_) => true,
         Op::Schedule(_) | Op::Reschedule(_) | Op::ExtendDeadline(_) | Op::Take(_) => false,
-        Op::Replay(_) | Op::Purge(_) | Op::Trim(_) => false,
+        Op::Replay(_) | Op::Purge(_) | Op::Trim(_) | Op::Import(_) => false,
         Op::BeginBulk(_) | Op::StopBulk(_) | Op::BulkAdvance(_) => false,
     }
 }
@@ -143,6 +150,12 @@ fn dead(timer: &Timer) -> Op {
 
 fn park(timer: &Timer) -> Op {
     Park { id: timer.id, failed: 0 }.into()
+}
+
+fn import(timer: &Timer, import: ImportId, goal: ImportGoal) -> Op {
+    let mut record = Record::new(Arc::new(timer.clone()));
+    record.extensions = record.extensions.staged(Staging { import, goal }).expect("it fits");
+    Import { record: record.into(), fire: timer.due }.into()
 }
 
 fn unconfirmed(timer: &Timer) -> Op {
@@ -241,11 +254,17 @@ fn of_persons(source: &impl TrialSource) -> Vec<Trial> {
         let op = Purge { id: timer.id }.into();
         Trial { name, before, op, answer: Answer::Purge(PurgeAnswer::Done) }
     };
+    let imported = |name, timer: &Timer, goal| {
+        let op = import(timer, ImportId(source.request().0.into()), goal);
+        Trial { name, before: vec![], op, answer: Answer::Import(ImportAnswer::Staged { new: true }) }
+    };
     vec![
         replay("replay dead", &letters[0], is_dead(&letters[0])),
         replay("replay unconfirmed", &lost[0], is_lost(&lost[0])),
         purge("purge dead", &letters[1], is_dead(&letters[1])),
         purge("purge unconfirmed", &lost[1], is_lost(&lost[1])),
+        imported("import", &keyed(source), LIVE),
+        imported("import a dead one", &keyed(source), DEAD),
     ]
 }
 
@@ -313,11 +332,21 @@ fn bulk(source: &impl TrialSource) -> Vec<Trial> {
         BeginBulk { id: BulkId(source.request().0.into()), bulk: bulk.into() }
     };
     let act = |name, number, timer: &Timer, before, answer| {
+        // Of the jobs about live timers one is at work at a time: if the first operations of all
+        // trials are done at once, that is the shift. So the release is told not to add.
         let adds = matches!(answer, BulkActAnswer::Moved { .. } | BulkActAnswer::Replayed);
         let op = BulkAct { number, id: timer.id, sent_attempt: None, is_begun: false, adds }.into();
         Trial { name, before, op, answer: Answer::BulkAct(answer) }
     };
-    let [shifted, cancelled, replayed, purged] = ["a", "b", "c", "d"].map(with);
+    let end = |name, number| Trial {
+        name,
+        before: vec![],
+        op: BulkAdvance { number, to: BulkPlace::End, met: 0 }.into(),
+        answer: Answer::BulkAdvance(MoveAnswer::Done),
+    };
+    let import_id = ImportId(source.request().0.into());
+    let [shifted, cancelled, replayed, purged, released, withdrawn] =
+        ["a", "b", "c", "d", "f", "g"].map(with);
     let due = shifted.due + day;
     let replay = begin("c", BulkAction::Replay);
     let stop = StopBulk { id: replay.id, group: None, app: None };
@@ -330,22 +359,39 @@ fn bulk(source: &impl TrialSource) -> Vec<Trial> {
             vec![schedule(&shifted), begin("a", BulkAction::Shift { ms: day as i64 }).into()],
             BulkActAnswer::Moved { due },
         ),
-        Trial {
-            name: "bulk advance",
-            before: vec![],
-            op: BulkAdvance { number: 1, to: BulkPlace::End, met: 0 }.into(),
-            answer: Answer::BulkAdvance(MoveAnswer::Done),
-        },
+        end("bulk advance", 1),
+        act(
+            "bulk act: release",
+            2,
+            &released,
+            vec![
+                import(&released, import_id, LIVE),
+                begin("f", BulkAction::Release { import: import_id }).into(),
+            ],
+            BulkActAnswer::Released { fire: Some(released.due) },
+        ),
+        end("end release", 2),
         act(
             "bulk act: cancel",
-            2,
+            3,
             &cancelled,
             vec![schedule(&cancelled), begin("b", BulkAction::Cancel).into()],
             BulkActAnswer::Cancelled,
         ),
+        end("end cancel", 3),
+        act(
+            "bulk act: withdraw",
+            4,
+            &withdrawn,
+            vec![
+                import(&withdrawn, import_id, LIVE),
+                begin("g", BulkAction::Withdraw { import: import_id }).into(),
+            ],
+            BulkActAnswer::Withdrawn,
+        ),
         act(
             "bulk act: replay",
-            3,
+            5,
             &replayed,
             vec![schedule(&replayed), dead(&replayed), replay.into()],
             BulkActAnswer::Replayed,
@@ -358,7 +404,7 @@ fn bulk(source: &impl TrialSource) -> Vec<Trial> {
         },
         act(
             "bulk act: purge",
-            4,
+            6,
             &purged,
             vec![schedule(&purged), dead(&purged), begin("d", BulkAction::Purge).into()],
             BulkActAnswer::Purged,

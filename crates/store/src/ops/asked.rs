@@ -102,6 +102,10 @@ pub enum MemoryEffect {
     },
     /// A timer is pending again that was retained.
     Replayed(TimerId),
+    /// A retained timer is gone for good.
+    Purged,
+    /// A timer was staged, which is in no memory.
+    Staged,
     /// The bulk jobs of a partition have changed, or may have.
     Bulks(PartitionId),
     /// A timer has another deadline, now or since the request was first sent.

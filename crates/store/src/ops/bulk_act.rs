@@ -2,18 +2,19 @@
 
 use std::sync::Arc;
 
+use mtimer_types::extensions::STAGING;
 use mtimer_types::timer::check_distance;
-use mtimer_types::{BulkAction, BulkObstacle, Time, TimerId};
+use mtimer_types::{BulkAction, BulkObstacle, ImportGoal, Time, TimerId};
 
 use super::cancel::{CancelAnswer, cancel_row};
 use super::operation::{Operation, Origin, Properties};
 use super::purge::{Purge, PurgeAnswer};
 use super::replay::{Replay, ReplayAnswer};
-use super::steps::{file, has_not_begun};
+use super::steps::{end, file, has_not_begun};
 use super::subject::Subject;
 use crate::bulk::BulkJob;
 use crate::place::Retained;
-use crate::table::{Context, Row, Table};
+use crate::table::{At, Context, Row, Table};
 
 /// Does what a job does with one timer, by the rules of the request for a single one, if the job is
 /// at work and wants the timer ([`crate::bulk`]). A timer that stays is marked, so that a repeat
@@ -55,6 +56,13 @@ pub enum BulkActAnswer {
     Replayed,
     /// It is gone for good.
     Purged,
+    /// It is staged no longer.
+    Released {
+        /// When it fires; `None`: it is dead or unconfirmed.
+        fire: Option<Time>,
+    },
+    /// It was staged, and is gone for good.
+    Withdrawn,
     /// The job could not; the timer is as it was.
     NotDone(BulkObstacle),
 }
@@ -65,6 +73,7 @@ impl BulkActAnswer {
             Self::Stopped | Self::Died { .. } => Some(BulkObstacle::TooLate),
             Self::NotDone(why) => Some(why),
             Self::Passed | Self::Cancelled | Self::Moved { .. } | Self::Replayed | Self::Purged => None,
+            Self::Released { .. } | Self::Withdrawn => None,
         }
     }
 }
@@ -151,7 +160,44 @@ impl BulkAct {
                 PurgeAnswer::Done => BulkActAnswer::Purged,
                 PurgeAnswer::Gone => BulkActAnswer::Passed,
             },
+            BulkAction::Release { .. } => Self::release(table, ctx, row)?,
+            BulkAction::Withdraw { .. } => {
+                end(table, ctx, row, None)?;
+                BulkActAnswer::Withdrawn
+            }
         })
+    }
+
+    /// Puts a staged timer where it is to be, if its key is free. One whose due time has passed is
+    /// late from now on.
+    fn release<T: Table>(table: &mut T, ctx: &Context, row: &Row) -> Result<BulkActAnswer, T::Error> {
+        let (Some(staging), Some((fire, _))) = (row.staging(), row.at.pending()) else {
+            return Ok(BulkActAnswer::Passed);
+        };
+        let mut record = row.record.clone();
+        record.extensions = record.extensions.without(STAGING);
+        record.extensions.raise_bulk_mark(table.bulks().mark());
+        let at = match staging.goal {
+            ImportGoal::Live { tier } => {
+                if let Some((dest, key)) = row.key() {
+                    if table.key(dest, key)?.is_some_and(|holder| holder != row.id()) {
+                        return Ok(BulkActAnswer::NotDone(BulkObstacle::KeyTaken));
+                    }
+                    table.set_key(dest, key, Some(row.id()))?;
+                }
+                let fire = fire.unstaged().unwrap_or(fire);
+                if record.timer.due < ctx.now {
+                    record.accepted = Some(ctx.now);
+                }
+                file(table, ctx, Some(row), record, fire, tier)?;
+                return Ok(BulkActAnswer::Released { fire: Some(fire) });
+            }
+            // The clock there may have been ahead.
+            ImportGoal::Dead { reason, died } => At::Dead { reason, died: died.min(ctx.now) },
+            ImportGoal::Unconfirmed { epoch, since } => At::Unconfirmed { epoch, since: since.min(ctx.now) },
+        };
+        table.put(Some(row), Row { record, at })?;
+        Ok(BulkActAnswer::Released { fire: None })
     }
 
     fn shift<T: Table>(table: &mut T, ctx: &Context, row: &Row, ms: i64) -> Result<BulkActAnswer, T::Error> {

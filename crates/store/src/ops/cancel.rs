@@ -19,6 +19,7 @@ use crate::table::{At, Context, Row, Table};
 /// A delivery is under way if `sent_attempt` is above the record's failed attempts; otherwise
 /// that attempt's outcome has been stored since the request was made. In this order:
 ///
+/// - Staged: nothing changes, not found.
 /// - Dead, unconfirmed, or taken in another epoch: nothing changes, too late.
 /// - A delivery is under way: too late, and the timer gets [`Progress::stopped`]. A taken one, too:
 ///   its client may give it back, and then it must not be sent again.
@@ -99,6 +100,8 @@ impl Operation for Cancel {
 fn cancel<T: Table>(table: &mut T, ctx: &Context, cancel: &Cancel) -> Result<CancelAnswer, T::Error> {
     let Some(id) = resolve(table, &cancel.target)? else { return Ok(CancelAnswer::NotFound) };
     match table.row(id)? {
+        // It is nobody's yet.
+        Some(row) if row.at.is_staged() => Ok(CancelAnswer::NotFound),
         Some(row) => cancel_row(table, ctx, &row, cancel.sent_attempt),
         None => cancel_unseen(table, ctx, id),
     }

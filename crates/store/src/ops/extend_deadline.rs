@@ -7,7 +7,7 @@ use mtimer_types::{Target, Time, TimerId};
 
 use super::asked::{Applied, Asked, Memory, MemoryEffect};
 use super::operation::{Operation, Origin, Properties};
-use super::steps::{once, resolve};
+use super::steps::{once, resolve, unstaged_row};
 use super::subject::Subject;
 use crate::place::Retained;
 use crate::remembered::{RememberedAnswer, Repeated, RequestId};
@@ -81,7 +81,7 @@ impl Operation for ExtendDeadline {
 /// Decides one that is no repeat.
 fn extend<T: Table>(table: &mut T, edit: &ExtendDeadline) -> Result<ExtendDeadlineAnswer, T::Error> {
     let Some(id) = resolve(table, &edit.target)? else { return Ok(ExtendDeadlineAnswer::NotFound) };
-    let Some(row) = table.row(id)? else { return Ok(ExtendDeadlineAnswer::NotFound) };
+    let Some(row) = unstaged_row(table, id)? else { return Ok(ExtendDeadlineAnswer::NotFound) };
     let next = match row.at {
         At::Pending { fire, .. } if !row.record.progress.stopped => fire,
         At::Parked if !row.record.progress.stopped => row.record.timer.due,

@@ -4,6 +4,7 @@ use mtimer_types::TimerId;
 
 use super::bulk_act::BulkAct;
 use super::operation::{MoveAnswer, Operation, Origin, Properties};
+use super::steps::unstaged_row;
 use super::subject::Subject;
 use crate::place::Retained;
 #[cfg(doc)]
@@ -40,7 +41,7 @@ impl Operation for Park {
     }
 
     fn decide<T: Table>(&self, table: &mut T, ctx: &Context) -> Result<MoveAnswer, T::Error> {
-        let Some(row) = table.row(self.id)? else { return Ok(MoveAnswer::Gone) };
+        let Some(row) = unstaged_row(table, self.id)? else { return Ok(MoveAnswer::Gone) };
         match row.at {
             At::Parked => return Ok(MoveAnswer::Done),
             At::Pending { .. } => {}

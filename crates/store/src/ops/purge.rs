@@ -70,10 +70,9 @@ impl Asked for asked::Purge {
     }
 
     fn applied(&self, answer: PurgeAnswer) -> Applied {
-        let reply = match answer {
-            PurgeAnswer::Done => PurgeReply::Done,
-            PurgeAnswer::Gone => PurgeReply::NotFound,
-        };
-        Applied::new(reply, MemoryEffect::Nothing)
+        match answer {
+            PurgeAnswer::Done => Applied::new(PurgeReply::Done, MemoryEffect::Purged),
+            PurgeAnswer::Gone => Applied::new(PurgeReply::NotFound, MemoryEffect::Nothing),
+        }
     }
 }

@@ -7,7 +7,7 @@ use mtimer_types::{Time, TimerId};
 
 use super::asked::{Applied, Asked, Memory, MemoryEffect};
 use super::operation::{Operation, Origin, Properties};
-use super::steps::file;
+use super::steps::{file, unstaged_row};
 use super::subject::Subject;
 use crate::place::Retained;
 #[cfg(doc)]
@@ -58,7 +58,7 @@ impl Operation for Replay {
     }
 
     fn decide<T: Table>(&self, table: &mut T, ctx: &Context) -> Result<ReplayAnswer, T::Error> {
-        let Some(row) = table.row(self.id)? else { return Ok(ReplayAnswer::Gone) };
+        let Some(row) = unstaged_row(table, self.id)? else { return Ok(ReplayAnswer::Gone) };
         let unconfirmed = match row.at {
             At::Dead { .. } => false,
             At::Unconfirmed { .. } => true,

@@ -8,7 +8,7 @@ use mtimer_types::{Target, Time, TimerId};
 use super::asked::{Applied, Asked, Memory, MemoryEffect};
 use super::bulk_act::BulkAct;
 use super::operation::{Operation, Origin, Properties};
-use super::steps::{file, has_not_begun, once, resolve};
+use super::steps::{file, has_not_begun, once, resolve, unstaged_row};
 use super::subject::Subject;
 use crate::place::Retained;
 use crate::remembered::{RememberedAnswer, Repeated, RequestId};
@@ -98,7 +98,7 @@ fn reschedule<T: Table>(
     edit: &Reschedule,
 ) -> Result<RescheduleAnswer, T::Error> {
     let Some(id) = resolve(table, &edit.target)? else { return Ok(RescheduleAnswer::NotFound) };
-    let Some(row) = table.row(id)? else { return Ok(RescheduleAnswer::NotFound) };
+    let Some(row) = unstaged_row(table, id)? else { return Ok(RescheduleAnswer::NotFound) };
     if edit.is_begun || !has_not_begun(ctx, &row) {
         return Ok(RescheduleAnswer::TooLate(id));
     }

@@ -88,7 +88,7 @@ impl Operation for Schedule {
 fn schedule<T: Table>(table: &mut T, ctx: &Context, op: &Schedule) -> Result<ScheduleAnswer, T::Error> {
     let timer = &op.timer;
     if let Some(row) = table.row(timer.id)? {
-        return Ok(if row.record.timer.same_content(timer) {
+        return Ok(if row.record.timer.same_content(timer) && !row.at.is_staged() {
             ScheduleAnswer::Scheduled { new: false, replaced: None }
         } else {
             ScheduleAnswer::Conflict

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mtimer_types::{DeadReason, Ended, FailedAttempt, Mode, Time, Timer, TimerId};
 
 use super::operation::{Operation, Origin, Properties};
-use super::steps::{dead_letter, end, file, free_key};
+use super::steps::{dead_letter, end, file, free_key, unstaged_row};
 use super::subject::Subject;
 use crate::place::Retained;
 use crate::record::{Record, cut_error};
@@ -115,7 +115,7 @@ impl Operation for Settle {
     }
 
     fn decide<T: Table>(&self, table: &mut T, ctx: &Context) -> Result<SettleAnswer, T::Error> {
-        let Some(row) = table.row(self.id)? else { return Ok(SettleAnswer::Gone) };
+        let Some(row) = unstaged_row(table, self.id)? else { return Ok(SettleAnswer::Gone) };
         match &self.verdict {
             Verdict::Ack => ack(table, ctx, &row),
             Verdict::LateAck { attempt } if can_have_happened(ctx, &row, *attempt) => ack(table, ctx, &row),

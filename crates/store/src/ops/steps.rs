@@ -29,6 +29,11 @@ pub(super) fn resolve<T: Table>(table: &mut T, target: &Target) -> Result<Option
     }
 }
 
+/// Finds a timer. A staged one is nobody's yet: only bulk jobs of its import find it.
+pub(super) fn unstaged_row<T: Table>(table: &mut T, id: TimerId) -> Result<Option<Row>, T::Error> {
+    Ok(table.row(id)?.filter(|row| !row.at.is_staged()))
+}
+
 /// Files a row as pending, with the mark that tells a successor's claims from a predecessor's.
 ///
 /// It is never filed before its due time: an owner that files it again, from the park or for

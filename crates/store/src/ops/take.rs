@@ -5,6 +5,7 @@ use std::sync::Arc;
 use mtimer_types::{Mode, Timer, TimerId};
 
 use super::operation::{MoveAnswer, Operation, Origin, Properties};
+use super::steps::unstaged_row;
 use super::subject::Subject;
 use crate::place::Retained;
 #[cfg(doc)]
@@ -46,7 +47,7 @@ impl Operation for Take {
     }
 
     fn decide<T: Table>(&self, table: &mut T, ctx: &Context) -> Result<MoveAnswer, T::Error> {
-        let Some(row) = table.row(self.id)? else { return Ok(MoveAnswer::Gone) };
+        let Some(row) = unstaged_row(table, self.id)? else { return Ok(MoveAnswer::Gone) };
         match row.at {
             At::Pending { .. } | At::Parked if row.record.timer.mode == Mode::AtMostOnce => {
                 let mut record = row.record.clone();

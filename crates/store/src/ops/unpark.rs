@@ -4,7 +4,7 @@ use mtimer_types::{Time, TimerId};
 
 use super::bulk_act::BulkAct;
 use super::operation::{MoveAnswer, Operation, Origin, Properties};
-use super::steps::file;
+use super::steps::{file, unstaged_row};
 use super::subject::Subject;
 use crate::place::Retained;
 use crate::table::{At, Context, Table};
@@ -38,7 +38,7 @@ impl Operation for Unpark {
     }
 
     fn decide<T: Table>(&self, table: &mut T, ctx: &Context) -> Result<MoveAnswer, T::Error> {
-        let Some(row) = table.row(self.id)? else { return Ok(MoveAnswer::Gone) };
+        let Some(row) = unstaged_row(table, self.id)? else { return Ok(MoveAnswer::Gone) };
         let is_parked = row.at == At::Parked;
         let Some(row) = (if is_parked { BulkAct::first(table, ctx, row)? } else { Some(row) }) else {
             return Ok(MoveAnswer::Gone);

@@ -2,9 +2,9 @@
 
 use mtimer_store::conformance::properties;
 use mtimer_store::ops::{
-    BeginBulkAnswer, BulkAct, BulkActAnswer, Cancel, ExtendDeadline, ExtendDeadlineAnswer, MoveAnswer, Purge,
-    PurgeAnswer, Replay, ReplayAnswer, Reschedule, Schedule, Settle, SettleAnswer, StopBulkAnswer,
-    TrimAnswer,
+    BeginBulkAnswer, BulkAct, BulkActAnswer, Cancel, ExtendDeadline, ExtendDeadlineAnswer, ImportAnswer,
+    MoveAnswer, Purge, PurgeAnswer, Replay, ReplayAnswer, Reschedule, Schedule, Settle, SettleAnswer,
+    StopBulkAnswer, TrimAnswer,
 };
 use mtimer_store::{Answer, CancelAnswer, Op, Refusal, RescheduleAnswer, ScheduleAnswer, Verdict};
 use mtimer_types::{BulkObstacle, Ended, Target};
@@ -101,6 +101,12 @@ impl Content<'_> {
                 _ => BulkActAnswer::Cancelled,
             }),
             Op::BulkAdvance(_) => Answer::BulkAdvance(moved),
+            Op::Import(_) => Answer::Import(match byte % 8 {
+                4 => ImportAnswer::Released,
+                5 => ImportAnswer::Exists,
+                6 => ImportAnswer::Ended(Ended::from_u8(byte / 8 % 6).unwrap_or(Ended::Dead)),
+                byte => ImportAnswer::Staged { new: byte & 1 == 0 },
+            }),
         }
     }
 }
@@ -176,6 +182,8 @@ impl Ledger {
                 },
                 Op::Replay(_) | Op::Settle(_) | Op::Purge(_) => {}
                 Op::Take(_) | Op::Park(_) | Op::Unpark(_) | Op::Trim(_) => {}
+                // A staged timer is delivered by nobody: one of this id that was, has ended.
+                Op::Import(_) => {}
                 Op::BeginBulk(_) | Op::StopBulk(_) | Op::BulkAdvance(_) => {}
             }
         }
@@ -201,7 +209,7 @@ impl Ledger {
                     self.replayed(*id);
                     *id
                 }
-                Op::BeginBulk(_) | Op::StopBulk(_) | Op::BulkAdvance(_) => continue,
+                Op::BeginBulk(_) | Op::StopBulk(_) | Op::BulkAdvance(_) | Op::Import(_) => continue,
             };
             self.fates.entry(id).or_default().forget();
         }

@@ -1,8 +1,10 @@
 //! Bulk jobs at work.
 
-use mtimer_protocol::ops::{BeginBulk, BeginBulkReply, StopBulk};
+use mtimer_protocol::ops::{BeginBulk, BeginBulkReply, Import, Reschedule, StopBulk};
 use mtimer_protocol::{BulkState, BulkView};
-use mtimer_types::{Bulk, BulkAction, BulkId, BulkObstacle, Filter};
+use mtimer_types::{
+    Bulk, BulkAction, BulkId, BulkObstacle, DeadReason, Filter, ImportGoal, ImportId, Staging,
+};
 
 use super::*;
 
@@ -185,6 +187,44 @@ fn dead_letters_are_replayed_or_purged() {
     begin(&mut rig, 2, Bulk::new(BulkAction::Purge, Filter::default()));
     rig.run(50);
     assert_eq!((rig.place(three), jobs(&mut rig)[1].done), (None, 1));
+}
+
+/// Stages a timer by import 7.
+fn stage(rig: &mut Rig, timer: &Timer, goal: ImportGoal) {
+    let import = Import::new(timer.clone().into(), Staging { import: ImportId(7), goal });
+    rig.ask(1, vec![import.into()]);
+    rig.run(5);
+}
+
+#[test]
+fn a_staged_timer_is_delivered_after_its_release_and_not_before() {
+    let mut rig = rig();
+    let (due, soon, far) = (rig.timer("a", 0), rig.timer("a", 300), rig.timer("a", HOUR));
+    let letter = rig.timer("a", 0);
+    for timer in [&due, &soon, &far] {
+        stage(&mut rig, timer, ImportGoal::Live { tier: 0 });
+    }
+    stage(&mut rig, &letter, ImportGoal::Dead { reason: DeadReason::Failed, died: letter.due });
+    begin(&mut rig, 1, Bulk::new(BulkAction::Cancel, of("a")));
+    rig.run(100);
+    assert_eq!((rig.take_deliveries(), job(&mut rig).done), (vec![], 0));
+    // An edit has it read anew: it stays where it is.
+    let edit = |target, due, request| Reschedule { target, due, request };
+    let now = rig.now().time;
+    rig.ask(1, vec![edit(Target::Id(due.id), now, 1).into(), edit(Target::Id(soon.id), now + 300, 2).into()]);
+    rig.run(1_000);
+    assert_eq!(rig.take_deliveries(), []);
+
+    begin(&mut rig, 2, Bulk::new(BulkAction::Release { import: ImportId(7) }, Filter::default()));
+    rig.run(500);
+    let mut sent: Vec<TimerId> = rig.take_deliveries().into_iter().map(|(_, d)| d.id).collect();
+    sent.sort_unstable();
+    let mut expected = [due.id, soon.id];
+    expected.sort_unstable();
+    let view = jobs(&mut rig).remove(1);
+    assert_eq!((sent, view.state, view.done), (expected.to_vec(), BulkState::Done, 4));
+    assert!(is_pending_at(&rig, &far, far.due));
+    assert_eq!(rig.place(letter.id), Some(Place::Dead));
 }
 
 #[test]

@@ -90,7 +90,14 @@ fn a_page_has_the_timers_in_the_order_of_their_times_with_payloads_or_without() 
     rig.run(5);
     let row = |timer: Timer| {
         let (fire, state) = (timer.due, TimerState::Pending { fire: timer.due });
-        let view = TimerView { timer, state, failed: 0, stopped: false, last_error: None };
+        let view = TimerView {
+            timer,
+            state,
+            failed: 0,
+            stopped: false,
+            last_error: None,
+            rest: mtimer_protocol::RecordRest::default(),
+        };
         PendingRow { fire, view, payload_bytes: 7 }
     };
     let without = |timer: &Timer| row(Timer { payload: Bytes::new(), ..timer.clone() });
@@ -114,7 +121,8 @@ fn the_store_is_asked_for_what_the_client_asks_and_for_no_more_rows_than_a_page_
         let (filter, retrying) = (Filter::of(&dest("a")), Some(true));
         let (from, until) = ((Time::from_ms(5), TimerId::from_u128(6)), Time::from_ms(7));
         let range = PendingRange { filter: filter.clone(), retrying, from, until, limit: rows };
-        let query = PendingQuery { partition: 0, filter, retrying, from, until, limit, payloads };
+        let query =
+            PendingQuery { partition: 0, filter, retrying, from, until, limit, payloads, staged: false };
         rig.session(1, SessionEvent::Query { corr: 7, query: Query::Pending(query.into()) });
         let (now, mut effects) = (rig.now(), Vec::new());
         rig.engine.flush(now, &mut effects);

@@ -255,6 +255,7 @@ fn census(at: u64) -> Census {
         taken: 300 * n,
         dead: 400 * n,
         keys: 500 * n,
+        staged: 700 * n,
         residue: 600 * n,
     }
 }
@@ -272,7 +273,7 @@ fn the_state_is_the_sum_of_all_partitions_and_the_view_has_each() {
     let all = u64::from(PARTITIONS * (PARTITIONS + 1) / 2);
     let sums = [status.pending, status.retrying, status.parked, status.taken, status.dead];
     assert_eq!(sums, [all, 100 * all, 200 * all, 300 * all, 400 * all]);
-    assert_eq!([status.keys, status.residue], [500 * all, 600 * all]);
+    assert_eq!([status.keys, status.residue, status.staged], [500 * all, 600 * all, 700 * all]);
     for (row, c) in view.partitions.iter().zip((0..).map(census)) {
         assert_eq!((row.epoch, row.reachable, row.loaded, row.in_flight), (Epoch(1), true, 0, 0));
         assert_eq!(
@@ -300,6 +301,7 @@ fn the_shell_is_told_once_what_the_store_holds_however_often_it_asks_before_the_
         taken: 300 * all,
         dead: 400 * all,
         keys: 500 * all,
+        staged: 700 * all,
         residue: 600 * all,
     };
     assert_eq!((std::mem::take(&mut rig.stored), rig.counts), (vec![Some(sum)], usize::from(PARTITIONS)));

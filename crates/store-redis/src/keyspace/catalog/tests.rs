@@ -453,15 +453,15 @@ impl World {
         }
         let of_uncounted = |slot: &&SlotKey| !self.catalog.slots[*slot].dests.is_known();
         assert!(self.indexes.keys().filter(of_uncounted).eq(&self.catalog.uncounted));
-        let mut totals = BTreeMap::<u32, [u64; 2]>::new();
+        let mut totals = BTreeMap::<u32, [u64; 3]>::new();
         for (slot, entry) in &self.catalog.slots {
             for (dest, timers) in entry.dests.iter() {
-                totals.entry(dest).or_default()[usize::from(slot.track > 0)] += u64::from(timers);
+                totals.entry(dest).or_default()[SlotKind::of(*slot) as usize] += u64::from(timers);
             }
         }
         assert_eq!(
             totals,
-            (1..8).map(|dest| (dest, self.catalog.total(dest))).filter(|(_, n)| *n != [0; 2]).collect()
+            (1..8).map(|dest| (dest, self.catalog.total(dest))).filter(|(_, n)| *n != [0; 3]).collect()
         );
         [0, HOUR, HOUR + 70_507].iter().for_each(|from| self.check_order(*from));
         for (need, slot) in &self.catalog.needs {

@@ -1,6 +1,6 @@
 //! What a bulk job does with a timer in every place.
 
-use mtimer_types::{Bulk, BulkAction, BulkId, Filter, Target, Time, Timer};
+use mtimer_types::{Bulk, BulkAction, BulkId, Filter, ImportId, Target, Time, Timer};
 
 use super::super::kit::Kit;
 use super::super::pair::Pair;
@@ -74,6 +74,8 @@ pub(in crate::conformance) async fn bulk_act(kit: Kit) {
         BulkAction::MoveTo { due: now + 11 * DAY + 5 * SECOND },
         BulkAction::Replay,
         BulkAction::Purge,
+        BulkAction::Release { import: ImportId(1) },
+        BulkAction::Withdraw { import: ImportId(1) },
     ];
     let forms: [FormOfJob<'_>; 2] =
         [&|t, _, number| act(t, number, None, false), &|t, _, number| act(t, number, Some(1), true)];
@@ -86,6 +88,8 @@ pub(in crate::conformance) async fn moves_while_a_bulk_job_is_at_work(kit: Kit) 
         BulkAction::Shift { ms: -(20 * DAY as i64) },
         BulkAction::MoveTo { due: kit.now + 11 * DAY + 5 * SECOND },
         BulkAction::Purge,
+        BulkAction::Release { import: ImportId(1) },
+        BulkAction::Withdraw { import: ImportId(1) },
     ];
     let forms: [FormOfJob<'_>; 4] = [
         &|t, now, _| reschedule(t.id, now + 3 * DAY, false),

@@ -14,7 +14,10 @@ impl Model {
         }
         let number = 1 + self.jobs.iter().map(|job| job.number).max().unwrap_or(0);
         if self.jobs.len() == limits::MAX_BULK_JOBS {
-            let Some(oldest) = self.jobs.iter().position(|job| job.ended.is_some()) else {
+            let is_release =
+                |job: &BulkJob| matches!(job.bulk.action, BulkAction::Release { .. }) && !job.bulk.dry_run;
+            let others = self.jobs.iter().position(|job| job.ended.is_some() && !is_release(job));
+            let Some(oldest) = others.or(self.jobs.iter().position(|job| job.ended.is_some())) else {
                 return BeginBulkAnswer::TooMany(limits::MAX_BULK_JOBS as u32);
             };
             self.jobs.remove(oldest);
@@ -22,6 +25,9 @@ impl Model {
         let at = match op.bulk.action {
             BulkAction::Cancel | BulkAction::Shift { .. } | BulkAction::MoveTo { .. } => {
                 BulkPlace::Pending((op.bulk.from, TimerId::from_u128(0)))
+            }
+            BulkAction::Release { .. } | BulkAction::Withdraw { .. } => {
+                BulkPlace::Pending((op.bulk.from + limits::STAGED_MS, TimerId::from_u128(0)))
             }
             BulkAction::Replay | BulkAction::Purge => BulkPlace::Unconfirmed,
         };
@@ -87,6 +93,7 @@ impl Model {
         let is_of_retained = matches!(job.bulk.action, BulkAction::Replay | BulkAction::Purge);
         let is_retained = matches!(e.place, Place::Dead | Place::Taken { unconfirmed: true, .. });
         let time = match e.place {
+            Place::Pending { fire, .. } if e.staging.is_some() => fire - limits::STAGED_MS,
             Place::Pending { fire, .. } => fire,
             Place::Dead | Place::Taken { unconfirmed: true, .. } => {
                 e.death.map(|(_, died)| died).or(e.unconfirmed_since).unwrap()
@@ -100,7 +107,12 @@ impl Model {
             |prefix: &String| e.timer.key.as_ref().is_some_and(|key| key.as_str().starts_with(prefix));
         let has_header =
             |(name, value): &(String, String)| e.timer.headers.iter().any(|pair| pair == (name, value));
+        let import = match job.bulk.action {
+            BulkAction::Release { import } | BulkAction::Withdraw { import } => Some(import),
+            _ => None,
+        };
         is_retained == is_of_retained
+            && import == e.staging.map(|staging| staging.import)
             && job.number > e.mark
             && job.bulk.from <= time
             && time <= job.bulk.until
