@@ -1,33 +1,22 @@
 //! Imports: timers of another cluster are staged, until a bulk job releases or withdraws them.
 //!
-//! Not in here: files, which the `mtimer` program reads and writes; the release, which is a bulk job.
+//! Not in here: files, which the `mtimer` program reads and writes; the release, which is a bulk
+//! job.
 
-use mtimer_protocol::ops::{self, ImportReply, Operation};
-use mtimer_types::{Ended, Extensions, ImportGoal, ImportId, InvalidTimer, Staging, Time, Timer, TimerId};
+use mtimer_protocol::ops::{self, ImportReply, ImportedRecord, Operation};
+use mtimer_types::{Ended, ImportGoal, ImportId, InvalidTimer, Staging, Timer, TimerId};
 
 use crate::{Client, RequestError};
 
-/// A timer of another cluster, with what its record has there.
+/// A timer of another cluster.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ForeignTimer {
     /// The timer, with its id there.
     pub timer: Timer,
-    /// When it fires; of one that is not live its due time.
-    pub fire: Time,
     /// What it becomes here.
     pub goal: ImportGoal,
-    /// Failed attempts, for life.
-    pub failed: u32,
-    /// How many of them do not count for its retry budget.
-    pub budget_from: u32,
-    /// A cancel came too late: no attempt follows.
-    pub stopped: bool,
-    /// The last error.
-    pub last_error: Option<String>,
-    /// When its due time was accepted, if that had passed already.
-    pub accepted: Option<Time>,
-    /// Extensions of its record.
-    pub extensions: Extensions,
+    /// What its record has there.
+    pub record: ImportedRecord,
 }
 
 /// Answers an import of one timer.
@@ -98,10 +87,11 @@ impl Client {
 
     /// Stages timers of another cluster; returns one answer for each, in the same order.
     ///
-    /// Nothing delivers them until a bulk job with [`BulkAction::Release`](crate::BulkAction::Release)
-    /// has released them; one with [`BulkAction::Withdraw`](crate::BulkAction::Withdraw) removes
-    /// them. Until then the same import can be repeated as often as it takes. `import` is a random
-    /// name, the same for all of its timers and for every repeat.
+    /// Nothing delivers them until a bulk job with
+    /// [`BulkAction::Release`](crate::BulkAction::Release) has released them; one with
+    /// [`BulkAction::Withdraw`](crate::BulkAction::Withdraw) removes them. `import` is a random
+    /// name, the same for all of its timers and for every repeat. Until a release has begun the
+    /// same import can be repeated as often as it takes; from then on it is refused.
     ///
     /// # Errors
     ///
@@ -130,12 +120,9 @@ impl Client {
 }
 
 fn operation(id: TimerId, import: ImportId, foreign: ForeignTimer) -> ops::Import {
-    let ForeignTimer { timer, fire, goal, failed, budget_from, stopped, last_error, accepted, extensions } =
-        foreign;
+    let ForeignTimer { timer, goal, record } = foreign;
     let staging = Staging { import, goal };
-    let record =
-        ops::ImportedRecord { fire, staging, failed, budget_from, stopped, last_error, accepted, extensions };
-    ops::Import { timer: Timer { id, ..timer }.into(), record: record.into() }
+    ops::Import { timer: Timer { id, ..timer }.into(), staging, record: record.into() }
 }
 
 fn staged(id: TimerId, reply: Result<ImportReply, RequestError>) -> Result<Staged, ImportError> {

@@ -192,6 +192,7 @@ pub use tls::TlsOptions;
 pub use mtimer_tls::TlsError;
 
 #[doc(inline)]
+pub use mtimer_protocol::ops::ImportedRecord;
 pub use mtimer_protocol::ops::{
     CancelReply as Cancelled, ExtendDeadlineReply as Extended, RescheduleReply as Rescheduled,
 };

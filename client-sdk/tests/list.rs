@@ -24,14 +24,7 @@ fn row(partition: u16, after_ms: u64, n: u64) -> ListedTimer {
     let (fire, id) = (START + after_ms, id_in(partition, n));
     let state = TimerState::Pending { fire };
     let timer = Timer::new(id, dest(), fire);
-    let view = TimerView {
-        timer,
-        state,
-        failed: 0,
-        stopped: false,
-        last_error: None,
-        rest: mtimer_client::RecordRest::default(),
-    };
+    let view = TimerView::new(timer, state);
     ListedTimer { fire, view, payload_bytes: 3 }
 }
 

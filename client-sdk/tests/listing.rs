@@ -25,14 +25,7 @@ fn pick(query: Query) -> Option<Asked> {
 
 fn view(n: u128, state: TimerState) -> TimerView {
     let timer = Timer::new(TimerId::from_u128(n), dest(), Time::from_ms(5));
-    TimerView {
-        timer,
-        state,
-        failed: 0,
-        stopped: false,
-        last_error: None,
-        rest: mtimer_client::RecordRest::default(),
-    }
+    TimerView::new(timer, state)
 }
 
 /// Three pages, of which the second one is empty.

@@ -1,5 +1,5 @@
-//! Timers move to another cluster, of another store and another number of partitions, and back: each
-//! arrives as it was, under its new id, and nothing is delivered before the release.
+//! Timers move to another cluster, of another store and another number of partitions, and back:
+//! each arrives as it was, under its new id, and nothing is delivered before the release.
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
@@ -67,8 +67,8 @@ async fn all(client: &Client) -> All {
             }
             other => panic!("{other:?} in the list of those that wait"),
         };
-        // Nobody knows the outcome of what is being delivered: that attempt has failed, but does not
-        // count for the retries.
+        // Nobody knows the outcome of what is being delivered: that attempt has failed, but does
+        // not count for the retries.
         let begun = view.rest.tried - view.failed;
         let unknown = "exported while this attempt was under way: its outcome is not known".to_owned();
         let last_error = if begun > 0 { Some(unknown) } else { view.last_error };
@@ -240,7 +240,7 @@ async fn import(
     assert_eq!((&again["staged"], &again["already"]), (&0.into(), &expected.into()), "{again}");
     let counts = run(to, &["count"]);
     assert_eq!((&counts["staged"], &counts["pending"]), (&expected.into(), &0.into()), "{counts}");
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    deliver_others(&client).await;
     assert_eq!(delivered.load(Ordering::Relaxed), 0, "delivered before the release");
     for handler in handlers {
         handler.stop().await;
@@ -258,6 +258,23 @@ async fn import(
         (id("old"), id("new"))
     };
     std::fs::read_to_string(map).unwrap().lines().map(line).collect()
+}
+
+/// Has other timers delivered that come due after what is staged, and so many that every partition
+/// has some.
+async fn deliver_others(client: &Client) {
+    let delivered = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&delivered);
+    let count = move |_| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        std::future::ready(Outcome::ok())
+    };
+    let handler = client.register(dest("others")).on(count).unwrap();
+    let others = 20 * u64::from(client.info().partitions);
+    let due = client.now() + 500;
+    schedule(client, (0..others).map(|_| Schedule::at(dest("others"), due))).await;
+    wait_for("others are delivered", TIMEOUT, async || delivered.load(Ordering::Relaxed) >= others).await;
+    handler.stop().await;
 }
 
 /// Releases an import, and kills the broker when half of it is done.

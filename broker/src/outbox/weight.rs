@@ -85,9 +85,7 @@ fn timer_weight(timer: &Timer) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use mtimer_protocol::{
-        BrokerView, BulkState, ClusterView, RecordRest, TimerState, TimerStory, TimerView, sample,
-    };
+    use mtimer_protocol::{BrokerView, BulkState, ClusterView, TimerState, TimerStory, TimerView, sample};
     use mtimer_types::limits::{MAX_BULK_FAILURES, MAX_BULK_JOBS, MAX_EPOCH};
     use mtimer_types::story::{MAX_STORY_ATTEMPTS, MAX_STORY_ERROR_BYTES};
     use mtimer_types::{
@@ -109,12 +107,11 @@ mod tests {
         let error = "x".repeat(MAX_STORY_ERROR_BYTES).into();
         let failed = FailedAttempt { attempt, ended: Time::MAX, end: AttemptEnd::Retry, error };
         let view = TimerView {
-            timer: sample::full_timer(),
             state: TimerState::InFlight { epoch: MAX_EPOCH, attempt: u32::MAX },
             failed: u32::MAX,
             stopped: true,
             last_error: Some("x".repeat(limits::MAX_ERROR_BYTES)),
-            rest: RecordRest::default(),
+            ..TimerView::new(sample::full_timer(), TimerState::Parked)
         };
         TimerStory {
             view,

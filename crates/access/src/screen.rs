@@ -102,14 +102,7 @@ mod tests {
         let (fire, id) = (time(5_000), TimerId::from_u128(id().as_u128() + above));
         let timer = Timer { id, dest, ..plain_timer() };
         let state = TimerState::Pending { fire };
-        let view = TimerView {
-            timer,
-            state,
-            failed: 0,
-            stopped: false,
-            last_error: None,
-            rest: mtimer_protocol::RecordRest::default(),
-        };
+        let view = TimerView::new(timer, state);
         PendingRow { fire, view, payload_bytes: 5 }
     }
 

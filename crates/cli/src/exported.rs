@@ -11,8 +11,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use mtimer_client::{
-    DeadReason, DeadRow, Destination, Epoch, Extensions, ForeignTimer, Headers, ImportGoal, ImportId, Key,
-    ListedTimer, Mode, RecordRest, RetryTiers, Time, Timer, TimerId, TimerState, TimerView, UnconfirmedRow,
+    DeadReason, DeadRow, Destination, Epoch, Extensions, ForeignTimer, Headers, ImportGoal, ImportId,
+    ImportedRecord, Key, ListedTimer, Mode, RecordRest, RetryTiers, Time, Timer, TimerId, TimerState,
+    TimerView, UnconfirmedRow,
 };
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -335,17 +336,16 @@ impl TimerLine {
             ..Timer::new(self.id, dest, self.due_ms)
         };
         let record = self.record_extensions_base64.as_deref();
-        Ok(ForeignTimer {
+        let record = ImportedRecord {
             fire: self.fire_ms.filter(|_| is_live).unwrap_or(self.due_ms),
-            timer,
-            goal,
             failed: self.failed,
             budget_from: self.budget_from,
             stopped: self.stopped,
             last_error: self.last_error,
             accepted: self.accepted_ms,
             extensions: extensions("record_extensions_base64", record)?,
-        })
+        };
+        Ok(ForeignTimer { timer, goal, record })
     }
 }
 
@@ -456,14 +456,21 @@ mod tests {
         let listed = |state| ListedTimer { fire, view: view(state), payload_bytes: 2 };
         let expected = |goal, fire| ForeignTimer {
             timer: timer(),
-            fire,
             goal,
-            failed: 3,
-            budget_from: 1,
-            stopped: true,
-            last_error: Some("no".to_owned()),
-            accepted: Some(NOW + 6),
-            extensions: rest().extensions,
+            record: ImportedRecord {
+                fire,
+                failed: 3,
+                budget_from: 1,
+                stopped: true,
+                last_error: Some("no".to_owned()),
+                accepted: Some(NOW + 6),
+                extensions: rest().extensions,
+            },
+        };
+        // Where attempts are over, nobody asks whether one follows.
+        let ended = |goal, fire| {
+            let all: ForeignTimer = expected(goal, fire);
+            ForeignTimer { record: ImportedRecord { stopped: false, ..all.record }, ..all }
         };
         let live = |tier| ImportGoal::Live { tier };
         let waiting = |state| read_back(&TimerLine::waiting(&listed(state)));
@@ -475,13 +482,13 @@ mod tests {
         let again = Timer { mode: Mode::AtLeastOnce, ..timer() };
         let mut row = listed(in_flight);
         row.view.timer = again.clone();
-        let begun = ForeignTimer {
-            timer: again,
+        let record = ImportedRecord {
             failed: 4,
             budget_from: 2,
             last_error: Some(OUTCOME_UNKNOWN.to_owned()),
-            ..expected(live(1), fire)
+            ..expected(live(1), fire).record
         };
+        let begun = ForeignTimer { timer: again, goal: live(1), record };
         assert_eq!(read_back(&TimerLine::waiting(&row)), begun);
         row.view.state = TimerState::Retrying { fire, tier: 1 };
         row.view.rest.tried = 4;
@@ -503,11 +510,8 @@ mod tests {
             last_error: Some("no".to_owned()),
             rest: rest(),
         };
-        let unconfirmed = ForeignTimer {
-            stopped: false,
-            ..expected(ImportGoal::Unconfirmed { epoch, since: NOW + 7 }, due)
-        };
-        assert_eq!(aside(AsideRow::Unconfirmed(row.into())), unconfirmed);
+        let goal = ImportGoal::Unconfirmed { epoch, since: NOW + 7 };
+        assert_eq!(aside(AsideRow::Unconfirmed(row.into())), ended(goal, due));
         let row = DeadRow {
             timer: timer(),
             reason: DeadReason::Exhausted,
@@ -517,7 +521,7 @@ mod tests {
             rest: rest(),
         };
         let goal = ImportGoal::Dead { reason: DeadReason::Exhausted, died: NOW + 8 };
-        assert_eq!(aside(AsideRow::Dead(row.into())), ForeignTimer { stopped: false, ..expected(goal, due) });
+        assert_eq!(aside(AsideRow::Dead(row.into())), ended(goal, due));
     }
 
     #[test]

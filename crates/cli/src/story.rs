@@ -22,13 +22,13 @@ const ERROR_SHOWN: usize = 200;
 /// sent to which client under which epoch, how late and why, when it ended and how; the attempt
 /// under way; and what the timer waits for if its time has come.
 ///
-/// Why a delivery was late: credit (no client had capacity for it), parked (none had for so long that
-/// it was set aside: all were busy, or none is registered), takeover (its broker was restarted, or
-/// another one took over), claim (the store had not yet confirmed that its owner may send what is
-/// due then), store (that was slow or away, or the broker's memory was used up), edit (a cancel,
-/// reschedule or replace of it was under way), broker (none of these: busy, or its host stood
-/// still). Below 10 ms no reason is given, but for parked. How late a later attempt was that had
-/// been parked is not known.
+/// Why a delivery was late: credit (no client had capacity for it), parked (none had for so long
+/// that it was set aside: all were busy, or none is registered), takeover (its broker was
+/// restarted, or another one took over), claim (the store had not yet confirmed that its owner may
+/// send what is due then), store (that was slow or away, or the broker's memory was used up), edit
+/// (a cancel, reschedule or replace of it was under way), broker (none of these: busy, or its host
+/// stood still). Below 10 ms no reason is given, but for parked. How late a later attempt was that
+/// had been parked is not known.
 ///
 /// A timer that was acknowledged, or has expired, is gone and has no story: the broker's metrics
 /// say how late those were. Dead and unconfirmed timers are found by their ids only. Exit code 5 if
@@ -201,7 +201,7 @@ fn now_waits(cause: LateCause) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use mtimer_client::{Destination, Epoch, RecordRest, Timer, TimerId, TimerState, TimerView};
+    use mtimer_client::{Destination, Epoch, Timer, TimerId, TimerState, TimerView};
 
     use super::*;
 
@@ -214,8 +214,7 @@ mod tests {
         let timer =
             Timer::new(TimerId::from_u128(7), Destination::new("g", "a").unwrap(), Time::from_ms(700));
         let state = TimerState::InFlight { epoch: Epoch(7), attempt: 4 };
-        let (last_error, rest) = (Some("no".into()), RecordRest::default());
-        let view = TimerView { timer, state, failed: 3, stopped: false, last_error, rest };
+        let view = TimerView { failed: 3, last_error: Some("no".into()), ..TimerView::new(timer, state) };
         let failed = |attempt: Attempt, end, error: &str| FailedAttempt {
             ended: attempt.sent.unwrap_or(Time::ZERO) + 250,
             attempt,

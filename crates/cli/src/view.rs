@@ -175,7 +175,7 @@ pub(crate) fn fields(object: &Map<String, Value>, out: Output) -> String {
 
 #[cfg(test)]
 mod tests {
-    use mtimer_client::{Destination, Extensions, Headers, PartitionId, RecordRest, TimerId};
+    use mtimer_client::{Destination, Extensions, Headers, PartitionId, TimerId};
 
     use super::*;
 
@@ -190,14 +190,7 @@ mod tests {
             )
         };
         let state = TimerState::Retrying { fire: Time::from_ms(2_000), tier: 1 };
-        TimerView {
-            timer,
-            state,
-            failed: 1,
-            stopped: false,
-            last_error: Some("no".into()),
-            rest: RecordRest::default(),
-        }
+        TimerView { failed: 1, last_error: Some("no".into()), ..TimerView::new(timer, state) }
     }
 
     #[test]

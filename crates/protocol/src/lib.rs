@@ -17,6 +17,7 @@ pub mod ops;
 mod query;
 mod request;
 pub mod sample;
+mod status;
 
 pub use cluster::{
     BrokerEntry, BrokerLoad, BrokerView, ClientView, ClusterView, Heartbeat, MAX_CLIENT_VIEWS, MemberView,
@@ -30,8 +31,8 @@ pub use error::ErrorCode;
 pub use message::{ClientMessage, Hello, MAGIC, Role, ServerMessage, UNASKED_PONG, VERSION, Welcome};
 pub use ops::{OpReply, RequestOp};
 pub use query::{
-    BulkState, BulkView, CountsQuery, DeadRow, DestinationCounts, ForecastQuery, MAX_PARKED_DESTINATIONS,
-    ParkedDestination, PendingQuery, PendingRow, Query, QueryAnswer, RecordRest, Status, TimerState,
-    TimerStory, TimerView, UnconfirmedRow,
+    BulkState, BulkView, CountsQuery, DeadRow, DestinationCounts, ForecastQuery, PendingQuery, PendingRow,
+    Query, QueryAnswer, RecordRest, TimerState, TimerStory, TimerView, UnconfirmedRow,
 };
 pub use request::Request;
+pub use status::{MAX_PARKED_DESTINATIONS, ParkedDestination, Status};

@@ -10,11 +10,11 @@
 //!
 //! ## Staged timers
 //!
-//! An import *stages* its timers: each is pending at its fire time plus [`STAGED_MS`], in tier 0, and
-//! its record has a [`Staging`]. It is nobody's: it has no key, no owner loads it, and no operation
-//! finds it but the bulk jobs that release or withdraw its import. Only they end it, so a repeated
-//! import is harmless. The release looks at the key, as a replay does; if that is taken, the timer
-//! stays staged.
+//! An import *stages* its timers: each is pending at its fire time plus [`STAGED_MS`], in tier 0,
+//! and its record has a [`Staging`]. It is nobody's: it has no key, no owner loads it, and no
+//! operation finds it but the bulk jobs that release or withdraw its import. Only they end it, so a
+//! repeated import is harmless. The release looks at the key, as a replay does; if that is taken,
+//! the timer stays staged.
 //!
 //! ## Repeats
 //!

@@ -148,7 +148,7 @@ impl Bulk {
     pub fn stored_range(&self) -> (Time, Time) {
         match self.action.import() {
             Some(_) => (self.from.staged(), self.until.staged()),
-            None => (self.from, self.until.min(Time::ZERO.staged() - 1)),
+            None => (self.from, self.until.min(Time::LAST_UNSTAGED)),
         }
     }
 

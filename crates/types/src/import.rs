@@ -129,6 +129,9 @@ impl Staging {
 }
 
 impl Time {
+    /// The last time under which a timer is stored that is not staged.
+    pub const LAST_UNSTAGED: Self = Self::from_ms(STAGED_MS - 1);
+
     /// The fire time under which a timer is stored while it is staged.
     #[must_use]
     pub fn staged(self) -> Self {

@@ -104,7 +104,8 @@ pub enum InvalidImport {
     /// Its record's extensions do not fit.
     #[error(transparent)]
     Extensions(#[from] ExtensionError),
-    /// Its record has an extension that must be understood, and that is unknown or that imports set.
+    /// Its record has an extension that must be understood, and that is unknown or that imports
+    /// set.
     #[error(
         "the record has extension {tag}, which must be understood: import it by a broker of the version that has it"
     )]

@@ -122,7 +122,8 @@ numbered! {
     LateCause: "cause" {
         /// No client of its destination had free capacity.
         Credit = 0, "credit";
-        /// It was set aside: no client of its destination had capacity, or its owner could not send.
+        /// It was set aside: no client of its destination had capacity, or its owner could not
+        /// send.
         Parked = 1, "parked";
         /// Its partition had changed hands.
         Takeover = 2, "takeover";

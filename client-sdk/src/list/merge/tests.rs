@@ -15,14 +15,7 @@ fn at(ms: u64, partition: u16, n: u64) -> Position {
 fn row((fire, id): Position) -> PendingRow {
     let timer = Timer::new(id, Destination::new("g", "a").unwrap(), fire);
     let state = TimerState::Pending { fire };
-    let view = TimerView {
-        timer,
-        state,
-        failed: 0,
-        stopped: false,
-        last_error: None,
-        rest: mtimer_protocol::RecordRest::default(),
-    };
+    let view = TimerView::new(timer, state);
     PendingRow { fire, view, payload_bytes: 0 }
 }
 

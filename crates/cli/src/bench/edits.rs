@@ -175,7 +175,7 @@ impl PendingTimers {
 
 #[cfg(test)]
 mod tests {
-    use mtimer_client::{Mode, PartitionId, RecordRest, Timer};
+    use mtimer_client::{PartitionId, Timer};
 
     use super::*;
 
@@ -183,17 +183,9 @@ mod tests {
     fn a_timer_is_found_where_it_should_be_or_not() {
         let (old, new) = (Time::from_ms(5), Time::from_ms(9));
         let id = |random| TimerId::new(old, old, PartitionId(0), random);
-        let view = |id, due, fire| TimerView {
-            timer: Timer {
-                mode: Mode::default(),
-                payload: Vec::new().into(),
-                ..Timer::new(id, Destination::new("g", "a").unwrap(), due)
-            },
-            state: TimerState::Pending { fire },
-            failed: 0,
-            stopped: false,
-            last_error: None,
-            rest: RecordRest::default(),
+        let view = |id, due, fire| {
+            let timer = Timer::new(id, Destination::new("g", "a").unwrap(), due);
+            TimerView::new(timer, TimerState::Pending { fire })
         };
         assert_eq!(FoundAt::of(Some(&view(id(1), new, new)), id(1), new), FoundAt::AtNewTime);
         assert_eq!(FoundAt::of(Some(&view(id(1), old, old)), id(1), new), FoundAt::AtOtherTime);

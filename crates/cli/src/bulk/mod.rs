@@ -22,8 +22,9 @@ use work::JobArgs;
 /// single timer, and on none that is scheduled later. Begin with --dry-run, which counts and changes
 /// nothing.
 ///
-/// Of the jobs about live timers (cancel, reschedule, release, withdraw) one is at work at a time and the others wait;
-/// so it is with those about dead letters and unconfirmed timers (replay, purge).
+/// Of the jobs about live timers (cancel, reschedule, release, withdraw) one is at work at a time
+/// and the others wait; so it is with those about dead letters and unconfirmed timers (replay,
+/// purge).
 #[derive(Subcommand, Debug)]
 #[command(after_help = "Examples:\n  mtimer bulk cancel --header import=2030-01-31 --dry-run\n  \
     mtimer bulk reschedule --group shop --app orders --by 2h\n  \

@@ -38,6 +38,7 @@ const CHANGES: [&str; 22] = [
 const OWNERS: &str = "owned_epochs";
 /// Reasons that are given at most.
 const REASONS: usize = 20;
+
 /// What brokers say of changes at one time.
 pub(super) struct Observed {
     /// Those that tell of changes.

@@ -3,6 +3,7 @@
 //! Invariant: a file is looked at as a whole before its first timer is sent; without `--skip-bad`
 //! one bad line means that nothing is sent.
 
+pub(crate) mod chunks;
 pub(crate) mod line;
 mod make;
 pub(crate) mod reader;
@@ -16,14 +17,15 @@ use indicatif::ProgressBar;
 use mtimer_client::Client;
 use serde_json::json;
 
+use self::chunks::CutShort;
 use self::line::Maker;
 use self::make::make;
 use self::reader::InputSource;
 use self::report::Problems;
-use self::send::{CutShort, SendOutcome};
+use self::send::SendOutcome;
 use crate::exit::{Exit, Failure};
 use crate::moment::span_shown;
-use crate::output::{Output, counted, grouped, note, note_error};
+use crate::output::{Output, counted, grouped, note_error};
 use crate::progress;
 use crate::signals::StopSignal;
 
@@ -48,7 +50,7 @@ pub(crate) async fn run(
             .map_err(|e| Failure::new(Exit::Failed, e.to_string()))??
     };
     let CheckedFile { source, good, bad } = checked;
-    tell(&bad, "is not valid");
+    bad.tell("is not valid");
     let sending = bad.count == 0 || skip_bad;
     let began = Instant::now();
     let end = if sending && !stop.is_asked() {
@@ -61,7 +63,7 @@ pub(crate) async fn run(
     };
     let summary = Summary { lines: good + bad.count, bad, end, took: began.elapsed() };
     if let Some(end) = &summary.end {
-        tell(&end.sent.refused, "has failed");
+        end.sent.refused.tell("has failed");
     }
     summary.show(out)?;
     summary.result(stop.is_asked())
@@ -99,16 +101,6 @@ fn check(
     }
     bar.finish_and_clear();
     Ok(CheckedFile { source, good, bad })
-}
-
-fn tell(problems: &Problems, what: &str) {
-    for problem in &problems.first {
-        note(&format!("line {} {what}: {}", problem.line, problem.reason));
-    }
-    let not_listed = problems.count - problems.first.len() as u64;
-    if not_listed > 0 {
-        note(&format!("and {} more", grouped(not_listed)));
-    }
 }
 
 struct Summary {

@@ -6,6 +6,7 @@ use mtimer_client::{ErrorCode, RequestError, ScheduleError, Scheduled};
 use serde::Serialize;
 
 use crate::exit::{self, Exit};
+use crate::output::{grouped, note};
 
 /// Lines with a problem that are told one by one; the others are only counted.
 pub(crate) const MAX_TOLD: usize = 20;
@@ -29,6 +30,17 @@ impl Problems {
         self.count += 1;
         if self.first.len() < MAX_TOLD {
             self.first.push(Problem { line, reason: reason.into() });
+        }
+    }
+
+    /// Tells of the first ones, and how many more there are.
+    pub(crate) fn tell(&self, what: &str) {
+        for problem in &self.first {
+            note(&format!("line {} {what}: {}", problem.line, problem.reason));
+        }
+        let not_listed = self.count - self.first.len() as u64;
+        if not_listed > 0 {
+            note(&format!("and {} more", grouped(not_listed)));
         }
     }
 }

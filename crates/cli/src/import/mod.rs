@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use futures_util::future::join_all;
 use mtimer_client::{Client, ErrorCode, ImportId, RequestError};
 use serde_json::json;
 
@@ -18,6 +19,7 @@ use self::check::CheckedExport;
 use self::stage::{MapFile, SentTimers};
 use super::args::{ClientArgs, DEFAULT_BROKER};
 use super::exit::{Exit, Failure};
+use super::file::chunks::CutShort;
 use super::file::report::Problems;
 use super::output::{Output, counted, grouped, note, note_error, shell_quoted};
 use super::progress;
@@ -27,9 +29,9 @@ use super::signals::StopSignal;
 ///
 /// The file is one that `mtimer export` has written, of any cluster; - is standard input. Staged
 /// timers are nobody's: they have no keys, and nothing finds them but `mtimer list --state staged`,
-/// `mtimer bulk release ID`, which delivers them, and `mtimer bulk withdraw ID`, which removes them.
-/// The import has the id of the file, unless you give it another one; it is shown. The release
-/// leaves out those whose keys other timers have by then.
+/// `mtimer bulk release ID`, which delivers them, and `mtimer bulk withdraw ID`, which removes
+/// them. The import has the id of the file, unless you give it another one; it is shown. The
+/// release leaves out those whose keys other timers have by then.
 ///
 /// Timers get new ids. --map writes which: a line of JSON each, with "old" and "new", or with "old"
 /// and "why" for those that could not be staged.
@@ -69,7 +71,6 @@ impl ImportCommand {
         let stop = StopSignal::on_signals("stopping: waiting for the answers to what was sent")?;
         let checked = check::check(self.file.clone(), stop.clone()).await?;
         self.judge(&checked, &stop)?;
-        let mut map = self.map.as_deref().map(MapFile::create).transpose()?;
         let id = self.id.unwrap_or(checked.header.id);
         let began = Instant::now();
         let (bad, total) = (checked.bad.clone(), checked.timers);
@@ -78,25 +79,22 @@ impl ImportCommand {
             .client
             .with(async |client| {
                 self.refuse_same_cluster(client, &checked).await?;
+                let mut map = self.map.as_deref().map(MapFile::create).transpose()?;
                 note(&format!("import {id}"));
                 let bar = progress::bar("staged", total);
                 let sent = stage::stage(client, checked, id, map.as_mut(), (&bar, &stop)).await?;
                 bar.finish_and_clear();
+                map.map_or(Ok(()), MapFile::close)?;
                 Ok(sent)
             })
             .await?;
-        if let Some(map) = map {
-            map.close()?;
-        }
         self.show((id, consistent), &sent, &bad, (total, began.elapsed()), out)?;
-        self.result(&sent, bad.count)
+        self.result(&sent, total, bad.count)
     }
 
     /// Refuses a file that is not to be imported.
     fn judge(&self, checked: &CheckedExport, stop: &StopSignal) -> Result<(), Failure> {
-        for problem in &checked.bad.first {
-            note(&format!("line {} is not valid: {}", problem.line, problem.reason));
-        }
+        checked.bad.tell("is not valid");
         if stop.is_asked() {
             return Err(Failure::silent(Exit::Interrupted));
         }
@@ -137,8 +135,8 @@ impl ImportCommand {
         if self.same_cluster || client.info().partitions != checked.header.partitions {
             return Ok(());
         }
-        for id in &checked.some {
-            match client.get(*id).await {
+        for (id, found) in join_all(checked.some.iter().map(async |id| (id, client.get(*id).await))).await {
+            match found {
                 Ok(None) => {}
                 Ok(Some(_)) => {
                     let text = format!(
@@ -176,9 +174,7 @@ impl ImportCommand {
             "not_sent": total.saturating_sub(sent.answered()),
             "seconds": (took.as_secs_f64() * 1_000.0).round() / 1_000.0,
         });
-        for problem in &sent.refused.first {
-            note(&format!("line {}: {}", problem.line, problem.reason));
-        }
+        sent.refused.tell("is refused");
         out.either(&object, || {
             let mut text = format!(
                 "{} staged, {} were staged before, {} refused",
@@ -203,25 +199,31 @@ impl ImportCommand {
         Ok(())
     }
 
-    fn result(&self, sent: &SentTimers, bad: u64) -> Result<(), Failure> {
+    fn result(&self, sent: &SentTimers, total: u64, bad: u64) -> Result<(), Failure> {
         let again = match self.id {
             Some(id) => format!("run it again with --id {id}"),
             None => "run it again".to_owned(),
         };
-        if let Some((exit, why)) = &sent.stuck {
-            note_error(&format!("gave up: {why}; {again}"));
-            let is_nothing_done = sent.new + sent.already == 0;
-            return Err(Failure::silent(if is_nothing_done { *exit } else { Exit::Partly }));
+        let done = sent.new + sent.already;
+        match &sent.cut {
+            Some(CutShort::Interrupted) => {
+                note(&format!("interrupted: {again}"));
+                return Err(Failure::silent(Exit::Interrupted));
+            }
+            Some(CutShort::Stuck { exit, reason }) => {
+                note_error(&format!("gave up: {reason}; {again}"));
+                return Err(Failure::silent(if done == 0 { *exit } else { Exit::Partly }));
+            }
+            None if sent.answered() != total => {
+                note_error(&format!("the file has changed while it was read: {again}"));
+                return Err(Failure::silent(Exit::Partly));
+            }
+            None => {}
         }
-        if sent.is_interrupted {
-            note(&format!("interrupted: {again}"));
-            return Err(Failure::silent(Exit::Interrupted));
-        }
-        match (sent.refused.count, sent.new + sent.already) {
-            (0, _) if bad == 0 => Ok(()),
-            (0, _) => Err(Failure::silent(Exit::Partly)),
-            (_, 0) => Err(Failure::silent(sent.exit)),
-            (_, _) => Err(Failure::silent(Exit::Partly)),
+        match sent.exit {
+            None if bad == 0 => Ok(()),
+            Some(exit) if done == 0 => Err(Failure::silent(exit)),
+            None | Some(_) => Err(Failure::silent(Exit::Partly)),
         }
     }
 

@@ -93,7 +93,7 @@ impl Engine {
         let limit = limit.clamp(1, if payloads { PAGE_ROWS } else { SHORT_ROWS });
         let (from, until) = match staged {
             true => ((from.0.staged(), from.1), until.staged()),
-            false => (from, until.min(last_unstaged())),
+            false => (from, until.min(Time::LAST_UNSTAGED)),
         };
         let range = PendingRange { filter, retrying, from, until, limit };
         if let Some(at) = self.partition_of_number(session, corr, partition) {
@@ -116,7 +116,7 @@ impl Engine {
     fn ask_forecast(&mut self, session: SessionId, corr: u64, query: ForecastQuery) {
         let ForecastQuery { partition, group, app, from, until, step_ms } = query;
         let filter = Filter { group, app, ..Filter::default() };
-        let range = ForecastRange { filter, from, until: until.min(last_unstaged()), step_ms };
+        let range = ForecastRange { filter, from, until: until.min(Time::LAST_UNSTAGED), step_ms };
         if let Some(at) = self.partition_of_number(session, corr, partition) {
             let part = QueryPart::Pending { session, corr, payloads: false };
             self.list_pages.push(at, part, Call::Forecast(range));
@@ -343,11 +343,6 @@ impl Engine {
             QueryPart::Count(number) => self.counting.answered(number, at, None),
         }
     }
-}
-
-/// The last time under which a timer can be stored as pending that is not staged.
-fn last_unstaged() -> Time {
-    Time::ZERO.staged() - 1
 }
 
 /// The state of a timer that is stored as staged at this time.

@@ -1,5 +1,5 @@
-//! Imports, as the checker sees them: a staged timer is nobody's until a bulk job of its import meets
-//! it, and nothing else changes it.
+//! Imports, as the checker sees them: a staged timer is nobody's until a bulk job of its import
+//! meets it, and nothing else changes it.
 
 use mtimer_protocol::ops::{BeginBulk, ImportReply};
 use mtimer_protocol::{OpReply, RequestOp};

@@ -254,7 +254,7 @@ impl World {
         let nth = self.rng.pick(&choices);
         let mut op = RequestOp::arbitrary(nth, &mut Drawn { world: self, target, id, request });
         if let RequestOp::Import(op) = &mut op {
-            op.record.staging.import = self.load.imports.next();
+            op.staging.import = self.load.imports.next();
         }
         self.ask(op);
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mtimer_types::extensions::{BULK_MARK, STAGING};
+use mtimer_types::extensions::BULK_MARK;
 use mtimer_types::limits::{MAX_EPOCH, MAX_RETRY_TIERS};
 use mtimer_types::timer::check_distance;
 use mtimer_types::{
@@ -22,22 +22,22 @@ pub struct Import {
     /// The timer, with its new id ([`TimerId::imported`](mtimer_types::TimerId::imported)).
     #[serde(deserialize_with = "shared")]
     pub timer: Arc<Timer>,
+    /// Of which import it is, and what it becomes.
+    pub staging: Staging,
     /// What its record is to have.
     pub record: Box<ImportedRecord>,
 }
 
-/// What the record of an imported timer is to have.
+/// What the record of a timer has in the cluster from which it comes, and is to have.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ImportedRecord {
     /// When it fires; of one that is not live its due time.
     pub fire: Time,
-    /// Of which import it is, and what it becomes.
-    pub staging: Staging,
     /// Failed attempts, for life.
     pub failed: u32,
     /// How many of them do not count for its retry budget.
     pub budget_from: u32,
-    /// No attempt follows.
+    /// A cancel came too late: no attempt follows.
     pub stopped: bool,
     /// The last error.
     pub last_error: Option<String>,
@@ -60,24 +60,31 @@ pub enum ImportReply {
     Exists,
     /// The timer of this id has ended a moment ago, so. Nothing changed.
     Ended(Ended),
-    /// The import is being released, or was, so this timer may have been delivered. Nothing changed.
+    /// The import is being released, or was, so this timer may have been delivered. Nothing
+    /// changed.
     Released,
 }
 
-impl Import {
-    /// A timer that is pending at its due time and was never delivered.
-    pub fn new(timer: Arc<Timer>, staging: Staging) -> Self {
-        let record = ImportedRecord {
-            fire: timer.due,
-            staging,
+impl ImportedRecord {
+    /// That of a timer that was never delivered.
+    pub fn new(fire: Time) -> Self {
+        Self {
+            fire,
             failed: 0,
             budget_from: 0,
             stopped: false,
             last_error: None,
             accepted: None,
             extensions: Extensions::NONE,
-        };
-        Self { timer, record: record.into() }
+        }
+    }
+}
+
+impl Import {
+    /// A timer that is pending at its due time and was never delivered.
+    pub fn new(timer: Arc<Timer>, staging: Staging) -> Self {
+        let record = ImportedRecord::new(timer.due).into();
+        Self { timer, staging, record }
     }
 
     /// The extensions of the staged record. Marks of bulk jobs mean nothing in another cluster.
@@ -86,10 +93,10 @@ impl Import {
     ///
     /// [`InvalidImport`] if there are too many, or one must be understood and is not.
     pub fn record_extensions(&self) -> Result<Extensions, InvalidImport> {
-        let ImportedRecord { extensions, staging, .. } = &*self.record;
+        let extensions = &self.record.extensions;
         match extensions.not_understood() {
             Some(tag) => Err(InvalidImport::Extension { tag }),
-            None => Ok(extensions.without(BULK_MARK).without(STAGING).staged(*staging)?),
+            None => Ok(extensions.without(BULK_MARK).staged(self.staging)?),
         }
     }
 }
@@ -112,7 +119,7 @@ impl Operation for Import {
             return Err(InvalidImport::Budget { failed, budget_from }.into());
         }
         accepted.map_or(Ok(()), |accepted| check_distance(accepted, now))?;
-        match self.record.staging.goal {
+        match self.staging.goal {
             ImportGoal::Live { tier } if usize::from(tier) > MAX_RETRY_TIERS => {
                 Err(InvalidImport::Tier { tier, limit: MAX_RETRY_TIERS }.into())
             }
@@ -139,7 +146,6 @@ impl Operation for Import {
         let of = |goal| Self::new(sample::plain_timer().into(), Staging { import, goal });
         let full = ImportedRecord {
             fire: sample::time(9_000),
-            staging: Staging { import, goal: ImportGoal::Live { tier: 2 } },
             failed: 3,
             budget_from: 1,
             stopped: true,
@@ -147,7 +153,8 @@ impl Operation for Import {
             accepted: Some(sample::time(6_000)),
             extensions: sample::extensions(),
         };
-        let full = Self { timer: sample::full_timer().into(), record: full.into() };
+        let staging = Staging { import, goal: ImportGoal::Live { tier: 2 } };
+        let full = Self { timer: sample::full_timer().into(), staging, record: full.into() };
         let dead = ImportGoal::Dead { reason: DeadReason::Exhausted, died: sample::time(7_000) };
         let unconfirmed = ImportGoal::Unconfirmed { epoch: Epoch(3), since: sample::time(8_000) };
         vec![of(ImportGoal::Live { tier: 0 }), full, of(dead), of(unconfirmed)]

@@ -327,8 +327,8 @@ impl Rebuild {
         Ok(self.to.get(space, &key)?.is_some() || self.to.get(Space::Moved, &id.to_bytes())?.is_some())
     }
 
-    /// Whether a timer that was kept can have a key: not one that is staged, though a lost write may
-    /// have released it.
+    /// Whether a timer that was kept can have a key: not one that is staged, though a lost write
+    /// may have released it.
     fn has_key(&self, p: PartitionId, id: TimerId) -> Result<bool, Fault> {
         let moved = self.to.get(Space::Moved, &id.to_bytes())?;
         Ok(match moved.and_then(|at| RecordPosition::decode(&at)) {

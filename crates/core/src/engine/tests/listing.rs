@@ -90,14 +90,7 @@ fn a_page_has_the_timers_in_the_order_of_their_times_with_payloads_or_without() 
     rig.run(5);
     let row = |timer: Timer| {
         let (fire, state) = (timer.due, TimerState::Pending { fire: timer.due });
-        let view = TimerView {
-            timer,
-            state,
-            failed: 0,
-            stopped: false,
-            last_error: None,
-            rest: mtimer_protocol::RecordRest::default(),
-        };
+        let view = TimerView::new(timer, state);
         PendingRow { fire, view, payload_bytes: 7 }
     };
     let without = |timer: &Timer| row(Timer { payload: Bytes::new(), ..timer.clone() });

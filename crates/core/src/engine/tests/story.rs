@@ -1,6 +1,6 @@
 //! What stories tell: attempts, why they were late, and what a timer waits for.
 
-use mtimer_protocol::{Query, QueryAnswer, RecordRest, ServerMessage, TimerState, TimerStory, TimerView};
+use mtimer_protocol::{Query, QueryAnswer, ServerMessage, TimerState, TimerStory, TimerView};
 use mtimer_types::{AttemptEnd, LateCause};
 
 use super::*;
@@ -118,9 +118,7 @@ fn what_a_former_owner_may_have_sent_is_told_before_it_is_read() {
     next.session(1, SessionEvent::Opened { client: 1 });
     for id in [timer.id, once.id] {
         let (record, place) = next.lane.get(Target::Id(id)).now_or_never().unwrap().unwrap().unwrap();
-        let state = TimerState::Parked;
-        let (timer, rest) = ((*record.timer).clone(), RecordRest::default());
-        let view = TimerView { timer, state, failed: 0, stopped: false, last_error: None, rest };
+        let view = TimerView::new((*record.timer).clone(), TimerState::Parked);
         let story = next.engine.story(next.now(), &record, place, view);
         assert_eq!((story.lost().collect::<Vec<_>>(), story.waits_for), (vec![1], Some(LateCause::Takeover)));
     }
