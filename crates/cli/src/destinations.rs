@@ -82,6 +82,13 @@ impl DestinationsCommand {
             table.lines().try_for_each(|line| out.text(&line))?;
         }
         note(&counted(rows.len() as u64, "destination"));
+        let staged = rows.iter().map(|row| row.staged).fold(0, u64::saturating_add);
+        if staged > 0 {
+            note(&format!(
+                "and {} that imports have staged: mtimer list --state staged",
+                counted(staged, "timer")
+            ));
+        }
         note_uncounted(uncounted);
         Ok(())
     }

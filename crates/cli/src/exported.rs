@@ -67,6 +67,8 @@ pub(crate) struct Trailer {
     pub(crate) consistent: bool,
     /// Why it is not.
     pub(crate) why: Vec<String>,
+    /// Timers that imports had staged, about: they are left out.
+    pub(crate) staged: u64,
     /// What brokers had counted then: a difference is a change since.
     pub(crate) counters: BTreeMap<String, u64>,
     /// When the export ended.

@@ -33,10 +33,10 @@ impl TimerCommand {
 /// Shows a timer, live or dead
 ///
 /// Says where the timer stands: pending, retrying, parked (nobody takes it), in-flight, unconfirmed
-/// (at-most-once, sent and never confirmed), or dead; how many attempts have failed, and the last
-/// error; of a dead one also the reason and since when. Exit code 5 if there is no such timer: it
-/// was never there, or has ended. Dead and unconfirmed timers are found by their ids only: their
-/// keys are free for others.
+/// (at-most-once, sent and never confirmed), dead, or staged by an import; how many attempts have
+/// failed, and the last error; of a dead one also the reason and since when. Exit code 5 if there
+/// is no such timer: it was never there, or has ended. Dead, unconfirmed and staged timers are
+/// found by their ids only: their keys are free for others.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer get 01jz8q4v3c0000g5m3x9w2k7ha\n  \
     mtimer get --group shop --app orders --key order-17 --json")]

@@ -130,6 +130,10 @@ impl JobArgs {
                 note(&format!("the first 100 are shown by:\n  {}", self.command("show", job.id)));
             }
         }
+        let nothing = job.done + job.not_done == 0 && job.state == BulkState::Done;
+        if let Some(import) = job.bulk.action.import().filter(|_| nothing) {
+            note(&format!("nothing was staged by import {import}, or nothing is any more"));
+        }
         match job.state {
             // What a release leaves staged nobody delivers.
             BulkState::Done if matches!(job.bulk.action, BulkAction::Release { .. }) && job.not_done > 0 => {

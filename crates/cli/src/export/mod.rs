@@ -40,7 +40,7 @@ use super::{moment, progress};
 pub(crate) struct ExportCommand {
     #[command(flatten)]
     filter: FilterArgs,
-    /// The file; standard output without it. It must not exist
+    /// The file, which must not exist; standard output without it, or if it is -
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Fail (exit code 9) if the file is not consistent
@@ -68,7 +68,8 @@ impl ExportCommand {
         }
         let stop = StopSignal::on_signals("stopping: the file is not complete")?;
         let write = async |client: &Client| {
-            let mut file = ExportFile::create(self.out.as_deref())?;
+            let path = self.out.as_deref().filter(|path| *path != Path::new("-"));
+            let mut file = ExportFile::create(path)?;
             let trailer = self.write(client, &mut file, &stop).await?;
             file.close()?;
             Ok(trailer)
@@ -97,19 +98,23 @@ impl ExportCommand {
         let object = json!({ "consistent": why.is_empty(), "timers": trailer.timers, "why": why });
         out.either(&object, || match why.is_empty() {
             true => "consistent: nothing has changed since".to_owned(),
-            false => format!("not consistent: {}", why.join("; ")),
+            false => format!("changed since the export, or not consistent: {}", why.join("; ")),
         })?;
         if why.is_empty() { Ok(()) } else { Err(Failure::silent(Exit::Partly)) }
     }
 
     fn tell(&self, trailer: &Trailer, out: Output) -> Result<(), Failure> {
-        if self.out.is_some() && out.json {
+        if self.out.as_deref().is_some_and(|path| path != Path::new("-")) && out.json {
             return out.object(trailer);
         }
         let states: Vec<String> =
             trailer.by_state.iter().map(|(state, n)| format!("{} {state}", grouped(*n))).collect();
         let states = if states.is_empty() { String::new() } else { format!(" ({})", states.join(", ")) };
         note(&format!("{} written{states}", counted(trailer.timers, "timer")));
+        if trailer.staged > 0 {
+            let text = "that an import has staged: left out; release or withdraw them first";
+            note(&format!("{} {text}", counted(trailer.staged, "timer")));
+        }
         match trailer.consistent {
             true => note("consistent: nothing was in flight, and nothing changed meanwhile"),
             false => note(&format!("not consistent: {}", trailer.why.join("; "))),
@@ -126,7 +131,8 @@ impl ExportCommand {
         let (info, filter) = (client.info(), self.filter.filter());
         let before = Observed::of(client).await;
         file.line(&self.header(&info, client.now()))?;
-        let (bar, mut lines) = (self.bar(client, &filter).await?, Lines::default());
+        let (bar, staged) = self.bar(client, &filter).await?;
+        let mut lines = Lines::default();
         let mut waiting = client.list(filter.clone()).page(u32::MAX).with_payloads();
         while let Some(row) = waiting.next().await? {
             lines.add(file, &TimerLine::waiting(&row), &bar)?;
@@ -155,6 +161,7 @@ impl ExportCommand {
             by_state: lines.by_state,
             consistent: why.is_empty(),
             why,
+            staged,
             counters: after.counters,
             time_ms: client.now(),
         };
@@ -178,12 +185,15 @@ impl ExportCommand {
         }
     }
 
-    async fn bar(&self, client: &Client, filter: &Filter) -> Result<ProgressBar, Failure> {
+    /// The bar, and how many timers are left out because imports have staged them.
+    async fn bar(&self, client: &Client, filter: &Filter) -> Result<(ProgressBar, u64), Failure> {
         let (group, app) = (filter.group.clone(), filter.app.clone());
         let counts = client.destinations(DestinationFilter { group, app }).await?;
         let total = counts.rows.iter().map(|row| row.total() - row.staged).fold(0, u64::saturating_add);
         let is_known = filter.key_prefix.is_none() && filter.header.is_none() && counts.uncounted == 0;
-        Ok(if is_known { progress::bar("written", total) } else { progress::counter("written") })
+        let staged = counts.rows.iter().map(|row| row.staged).fold(0, u64::saturating_add);
+        let bar = if is_known { progress::bar("written", total) } else { progress::counter("written") };
+        Ok((bar, staged))
     }
 }
 

@@ -36,15 +36,18 @@ use super::signals::StopSignal;
 /// Timers get new ids. --map writes which: a line of JSON each, with "old" and "new", or with "old"
 /// and "why" for those that could not be staged.
 ///
-/// If it is interrupted, or could not stage all, run it again: what is staged stays. Until the
-/// release that is harmless. Afterwards brokers refuse it: what is missing may have ended.
+/// If it is interrupted, or could not stage all, run it again: what is staged stays. That is
+/// harmless until a release has begun. Afterwards brokers refuse it: what is missing may have
+/// ended. Another export of the same timers is another import, and may bring back what has ended
+/// since.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer import timers.ndjson --map ids.ndjson\n  \
     gunzip < shop.ndjson.gz | mtimer import -")]
 pub(crate) struct ImportCommand {
     /// The export; - for standard input
     file: PathBuf,
-    /// Its id, if that is not to be the file's: 32 hexadecimal digits, the same in every repeat
+    /// Its id, if that is not to be the file's: 32 hexadecimal digits, the same in every repeat.
+    /// Never for a file that was released
     #[arg(long, value_name = "ID")]
     id: Option<ImportId>,
     /// Write the new id of each timer to this file. It must not exist
@@ -189,7 +192,12 @@ impl ImportCommand {
             }
             text
         })?;
-        if sent.new + sent.already == 0 {
+        // Once a release has begun, brokers refuse what is missing: it may have been delivered.
+        if sent.new + sent.already < total {
+            note(match sent.reasons.contains_key("released") || sent.reasons.contains_key("exists") {
+                true => "not all are staged: this import was released, or another one has the timers",
+                false => "not all are staged: complete that before you release; afterwards brokers refuse it",
+            });
             return Ok(());
         }
         let [release, withdraw] = ["release", "withdraw"].map(|what| self.command(what, id));
@@ -200,9 +208,9 @@ impl ImportCommand {
     }
 
     fn result(&self, sent: &SentTimers, total: u64, bad: u64) -> Result<(), Failure> {
-        let again = match self.id {
-            Some(id) => format!("run it again with --id {id}"),
-            None => "run it again".to_owned(),
+        let again = match self.map {
+            Some(_) => "run it again, with another file for --map",
+            None => "run it again",
         };
         let done = sent.new + sent.already;
         match &sent.cut {

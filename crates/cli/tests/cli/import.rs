@@ -86,6 +86,8 @@ fn what_was_not_staged_before_the_release_is_refused_after_it() {
     let some = dev.import(&export.begin(3), &["--incomplete"]).ok().json();
     let id = some["import"].as_str().unwrap();
     assert_eq!((&some["staged"], &some["consistent"]), (&json!(2), &json!(false)));
+    let staged = dev.run(&["export", "--out", "-"]).ok();
+    assert!(staged.err.contains("2 timers that an import has staged: left out"), "{staged:?}");
     dev.run(&["bulk", "release", id, "--yes"]).ok();
     let rest = dev.import(&export.text, &["--id", id]).code(7).json();
     assert_eq!(rest["reasons"], json!({ "exists": 2, "released": 3 }));
