@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use mtimer_protocol::{ErrorCode, ServerMessage};
+use mtimer_types::TimerId;
 use mtimer_types::limits::OUTBOX_RESERVE;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
@@ -99,6 +100,24 @@ impl Outbox {
                 self.all.relieve();
             }
         }
+    }
+
+    /// Takes back the deliveries to a registration that the writer has not taken.
+    pub(crate) fn recall(&self, registration: u32) -> Vec<TimerId> {
+        let mut recalled = Vec::new();
+        let mut state = self.state();
+        let mut bytes = 0;
+        state.messages.retain(|(message, weight)| match message {
+            ServerMessage::Deliver { registration: of, deliveries } if *of == registration => {
+                recalled.extend(deliveries.iter().map(|delivery| delivery.id));
+                bytes += weight;
+                false
+            }
+            _ => true,
+        });
+        state.bytes -= bytes;
+        self.all.give_back(bytes, state.closed);
+        recalled
     }
 
     /// Takes no more messages after this last one.

@@ -110,6 +110,8 @@ enum DestinationHealth {
     Unserved,
     /// Every attempt fails.
     Failing,
+    /// Somebody has paused it.
+    Paused,
 }
 
 /// Derives log lines by comparing the figures of one look with those of the last.
@@ -270,6 +272,7 @@ impl HealthReporter {
 impl DestinationHealth {
     const fn of(backlog: &Backlog, oldest_ms: u64) -> Self {
         match backlog {
+            Backlog { paused: 1.., .. } => Self::Paused,
             Backlog { parked: 1.., sessions: 0, .. } => Self::Unserved,
             _ if oldest_ms >= BEHIND_MS && backlog.parked + backlog.waiting > 0 => Self::Behind,
             Backlog { failures: FAILURES.., sessions: 1.., .. } => Self::Failing,
@@ -300,6 +303,7 @@ impl DestinationHealth {
                 %dest, parked, oldest_s,
                 "nobody is registered for the destination: what is due is parked until somebody is"
             ),
+            Self::Paused => tracing::info!(%dest, parked, "the destination is paused"),
             Self::Failing => tracing::warn!(
                 %dest, failures, sessions,
                 "handlers of the destination always fail: failures counts the attempts since the last success"

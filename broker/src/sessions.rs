@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use mtimer_core::{SessionEvent, SessionId};
 use mtimer_protocol::{ErrorCode, ServerMessage};
+use mtimer_types::TimerId;
 
 use crate::access::Guard;
 use crate::inbox::IngressPermit;
@@ -99,6 +100,11 @@ impl Sessions {
             mtimer_access::screen(&guard.principal(), answer);
         }
         open.outbox.push(message);
+    }
+
+    /// Takes back the deliveries to a registration that have not left for the socket.
+    pub(crate) fn recall(&self, session: SessionId, registration: u32) -> Vec<TimerId> {
+        self.0.get(&session).map_or_else(Vec::new, |open| open.outbox.recall(registration))
     }
 
     /// Closes a session that has broken the protocol, and says why. Whether it is open.

@@ -90,6 +90,8 @@ pub(crate) struct Shell {
     /// Callers that wait for the count of the store.
     stored_for: Vec<oneshot::Sender<Option<Census>>>,
     effects: Vec<Effect>,
+    /// Deliveries were withdrawn while effects were carried out.
+    has_recalled: bool,
     phase: StopPhase,
     drain_timeout: Duration,
     stopping: CancellationToken,
@@ -146,6 +148,7 @@ impl Shell {
             last_question: 0,
             stored_for: Vec::new(),
             effects: Vec::new(),
+            has_recalled: false,
             phase: StopPhase::Serving,
             drain_timeout,
             stopping,

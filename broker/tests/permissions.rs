@@ -9,13 +9,15 @@ use std::sync::Arc;
 
 use mtimer_access::{TokenEntry, Verb};
 use mtimer_broker::{AccessOptions, Broker, BrokerOptions, PeerToken};
-use mtimer_protocol::sample::{Parts, all_counts, all_forecast, all_pending, bulk_id, bulks};
+use mtimer_protocol::sample::{Parts, all_counts, all_forecast, all_pending, bulk_id, bulks, settings};
 use mtimer_protocol::{
     ClientMessage, ErrorCode, Hello, OpReply, Query, QueryAnswer, RequestOp, Role, ServerMessage,
     SettleRefusal, Settlement,
 };
 use mtimer_store::MemoryStore;
-use mtimer_types::{Epoch, HandlerOutcome, Key, KeyPolicy, PartitionId, Target, Time, Timer};
+use mtimer_types::{
+    Epoch, HandlerOutcome, Key, KeyPolicy, PartitionId, SettingsVersion, Target, Time, Timer,
+};
 use support::http::{address, get, get_with, on_loopback};
 use support::tokens::{entry, replace_file, token, tokens_of, with_token, write_tokens};
 use support::{Client, broker_on, count, dest, frame, heartbeat, hello, options, timer, until_async};
@@ -137,7 +139,8 @@ async fn each_verb_opens_its_own_requests_and_no_others() {
         let all_of = |(timer, policy, target): (Timer, KeyPolicy, Target)| {
             let (timer, time) = ((Arc::new(timer), policy), Time::from_ms(1 << 41));
             let bulk = (PartitionId(0), bulk_id(), bulks().remove(0));
-            let mut parts = Parts { timer, target, retained: new.id, time, request: 1, bulk };
+            let settings = (PartitionId(0), dest("app"), settings(), SettingsVersion::After(0));
+            let mut parts = Parts { timer, target, retained: new.id, time, request: 1, bulk, settings };
             (0..RequestOp::NAMES.len()).map(move |nth| RequestOp::arbitrary(nth, &mut parts))
         };
         for op in of_this_cluster.into_iter().flat_map(all_of).chain(RequestOp::samples()) {
@@ -155,6 +158,7 @@ async fn each_verb_opens_its_own_requests_and_no_others() {
             (Query::Pending(all_pending(0).into()), Verb::Read),
             (Query::Counts(all_counts(0)), Verb::Read),
             (Query::Bulks { partition: 0 }, Verb::Read),
+            (Query::Settings { partition: 0 }, Verb::Read),
             (Query::Forecast(all_forecast(0)), Verb::Read),
             (Query::Parked { dest: dest("app"), cursor: None, limit: 1 }, Verb::Read),
             (Query::Taken { cursor: None, limit: 1 }, Verb::Read),

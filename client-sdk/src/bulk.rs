@@ -209,10 +209,14 @@ impl Client {
 /// The error of several partitions: the first one, but rather one after which something may have
 /// been done.
 #[derive(Default)]
-struct Failed(Option<RequestError>);
+pub(crate) struct Failed(Option<RequestError>);
 
 impl Failed {
-    fn add(&mut self, error: RequestError) {
+    pub(crate) fn into_error(self) -> Option<RequestError> {
+        self.0
+    }
+
+    pub(crate) fn add(&mut self, error: RequestError) {
         let is_worse = |known: &RequestError| known.has_no_side_effects() && !error.has_no_side_effects();
         if self.0.as_ref().is_none_or(is_worse) {
             self.0 = Some(error);

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use mtimer_protocol::{
-    BrokerView, ClusterView, MAX_PARKED_DESTINATIONS, ParkedDestination, Query, QueryAnswer, Status, Topology,
+    BrokerView, ClusterView, MAX_PARKED_DESTINATIONS, MAX_PAUSED_DESTINATIONS, ParkedDestination,
+    PausedDestination, Query, QueryAnswer, Status, Topology,
 };
 use mtimer_types::Destination;
 use tokio::time::Instant;
@@ -181,6 +182,7 @@ fn add(a: Status, b: Status) -> Status {
         parked_destinations: most_parked(a.parked_destinations, b.parked_destinations),
         lost_brokers: lost_by_either(a.lost_brokers, b.lost_brokers),
         unreached_leaders: unreached_by_either(a.unreached_leaders, b.unreached_leaders),
+        paused_destinations: paused_at_either(a.paused_destinations, b.paused_destinations),
     }
 }
 
@@ -195,6 +197,21 @@ fn most_parked(a: Vec<ParkedDestination>, b: Vec<ParkedDestination>) -> Vec<Park
     let mut all: Vec<_> = all.into_iter().map(parked).collect();
     all.sort_by_key(|one| Reverse(one.parked));
     all.truncate(MAX_PARKED_DESTINATIONS);
+    all
+}
+
+/// The destinations that are paused by what either of two brokers knows, by the newer settings.
+fn paused_at_either(a: Vec<PausedDestination>, b: Vec<PausedDestination>) -> Vec<PausedDestination> {
+    let mut all: BTreeMap<Destination, PausedDestination> = BTreeMap::new();
+    for paused in a.into_iter().chain(b) {
+        let known = all.entry(paused.dest.clone()).or_insert_with(|| paused.clone());
+        if paused.version > known.version {
+            *known = paused;
+        }
+    }
+    let mut all: Vec<_> = all.into_values().collect();
+    all.sort_by_key(|one| one.pause.since);
+    all.truncate(MAX_PAUSED_DESTINATIONS);
     all
 }
 

@@ -2,7 +2,7 @@
 //! done.
 
 use mtimer_protocol::{DecodeError, ErrorCode};
-use mtimer_types::{BulkId, Ended, InvalidTimer, TimerId};
+use mtimer_types::{BulkId, Ended, InvalidSettings, InvalidTimer, TimerId};
 
 /// Says why a client could not connect.
 #[derive(Debug, thiserror::Error)]
@@ -309,6 +309,68 @@ impl BulkError {
             Self::TooMany { begun, .. } => *begun == 0,
             Self::Request { begun, error, .. } => *begun == 0 && error.has_no_side_effects(),
         }
+    }
+}
+
+/// Says why a destination's settings were not changed in every partition.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigureError {
+    /// They break a limit. They were not sent.
+    #[error(transparent)]
+    Invalid(#[from] InvalidSettings),
+    /// Somebody else has changed them: the present ones have another version than was expected.
+    /// Nothing was changed.
+    #[error("the settings have version {version}, not {expected}: read them again")]
+    Changed {
+        /// The version that was expected.
+        expected: u64,
+        /// The present one.
+        version: u64,
+    },
+    /// As many destinations have settings as may. Nothing was changed.
+    #[error("{limit} destinations have settings, as many as may: resume or reset others first")]
+    TooMany {
+        /// How many.
+        limit: u32,
+    },
+    /// A request failed.
+    #[error("{error}; {}", has(*stored))]
+    Request {
+        /// Partitions that have the new settings, and have said so.
+        stored: u16,
+        /// Why another does not have them, or may not.
+        #[source]
+        error: RequestError,
+    },
+}
+
+impl ConfigureError {
+    /// Says whether doing the same again can help.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Invalid(_) | Self::TooMany { .. } => false,
+            Self::Changed { .. } => true,
+            // A partition that has the settings already keeps them.
+            Self::Request { error: RequestError::Unknown { .. }, .. } => true,
+            Self::Request { error, .. } => error.is_retryable(),
+        }
+    }
+
+    /// Says whether it is certain that no partition has the settings by this call.
+    pub fn has_no_side_effects(&self) -> bool {
+        match self {
+            Self::Invalid(_) | Self::Changed { .. } | Self::TooMany { .. } => true,
+            Self::Request { stored, error } => *stored == 0 && error.has_no_side_effects(),
+        }
+    }
+}
+
+/// So many partitions have something, for a message.
+fn has(n: u16) -> String {
+    match n {
+        0 => "no partition has the settings".to_owned(),
+        1 => "1 partition has the settings".to_owned(),
+        n => format!("each of {n} partitions has the settings"),
     }
 }
 

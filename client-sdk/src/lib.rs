@@ -142,6 +142,7 @@ mod callback;
 mod client;
 mod clock;
 mod cluster;
+mod configure;
 mod counters;
 mod dead;
 mod dedupe;
@@ -179,7 +180,10 @@ pub use builder::ClientBuilder;
 pub use bulk::BulkProgress;
 pub use callback::{Callback, Outcome};
 pub use client::Client;
-pub use error::{BulkError, CloseError, ConnectError, RegisterError, RequestError, ScheduleError};
+pub use configure::{ConfiguredDestination, PauseRequest};
+pub use error::{
+    BulkError, CloseError, ConfigureError, ConnectError, RegisterError, RequestError, ScheduleError,
+};
 pub use import::{ForeignTimer, ImportError, Staged};
 pub use list::{ListCursor, ParseCursorError, TimerList};
 pub use listing::Listing;
@@ -198,13 +202,14 @@ pub use mtimer_protocol::ops::{
 };
 pub use mtimer_protocol::{
     BrokerEntry, BrokerLoad, BrokerView, BulkState, ClientView, ClusterView, DeadRow, DestinationCounts,
-    ErrorCode, MemberView, ParkedDestination, PartitionView, PendingRow as ListedTimer, RecordRest, Status,
-    TimerState, TimerStory, TimerView, Topology, UnconfirmedRow,
+    ErrorCode, MAX_PAUSED_DESTINATIONS, MemberView, ParkedDestination, PartitionView, PausedDestination,
+    PendingRow as ListedTimer, RecordRest, Status, TimerState, TimerStory, TimerView, Topology,
+    UnconfirmedRow,
 };
 pub use mtimer_types::{
     Attempt, AttemptEnd, Bulk, BulkAction, BulkFailure, BulkId, BulkObstacle, DeadReason, Destination,
-    DueSpan, Ended, Epoch, ExtensionError, Extensions, FailedAttempt, Filter, HeaderError, Headers,
-    ImportGoal, ImportId, InvalidBulk, InvalidImport, InvalidTimer, Key, KeyPolicy, LateCause, Mode,
-    NameError, NoBulkId, NoImportId, PartitionId, RetryTiers, Staging, Target, Term, Time, Timer, TimerId,
-    id::ParseIdError, limits,
+    DestinationSettings, DueSpan, Ended, Epoch, ExtensionError, Extensions, FailedAttempt, Filter,
+    HeaderError, Headers, ImportGoal, ImportId, InvalidBulk, InvalidImport, InvalidSettings, InvalidTimer,
+    Key, KeyPolicy, LateCause, Mode, NameError, NoBulkId, NoImportId, PartitionId, Pause, RetryTiers,
+    Staging, Target, Term, Time, Timer, TimerId, id::ParseIdError, limits,
 };

@@ -436,6 +436,7 @@ async fn answers_of_every_kind_reach_their_calls() {
                         Query::Pending(_) => QueryAnswer::Pending { rows: vec![], next: None },
                         Query::Counts(_) => QueryAnswer::Counts { rows: vec![], next: None, uncounted: 2 },
                         Query::Bulks { .. } => QueryAnswer::Bulks(vec![]),
+                        Query::Settings { .. } => QueryAnswer::Settings(vec![]),
                         Query::Forecast(_) => {
                             QueryAnswer::Forecast { spans: vec![], next: None, uncounted: 3 }
                         }
@@ -464,6 +465,7 @@ async fn answers_of_every_kind_reach_their_calls() {
     assert_eq!(client.list(dest()).next().await, Ok(None));
     assert_eq!(client.destinations(dest()).await, Ok(Destinations { rows: vec![], uncounted: 16 }));
     assert_eq!(client.bulks().await, Ok(vec![]));
+    assert_eq!(client.all_destination_settings().await, Ok(vec![]));
     assert_eq!(client.status().await.unwrap().sessions, 3);
     client.close().await.unwrap();
     assert_eq!(client.status().await, Err(RequestError::Closed));

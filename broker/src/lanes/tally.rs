@@ -75,7 +75,7 @@ fn kind(call: &Call) -> usize {
         Call::Unload(_) => 2,
         Call::Get(_) => 3,
         Call::ParkedDestinations | Call::List(_) | Call::Pending(_) => 4,
-        Call::Counts(_) | Call::Forecast(_) | Call::Bulks => 4,
+        Call::Counts(_) | Call::Forecast(_) | Call::Controls => 4,
         Call::Census => 5,
         Call::Release(_) => 6,
     }

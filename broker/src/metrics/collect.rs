@@ -69,6 +69,7 @@ impl Scrape {
     fn timers(&self, out: &mut MetricWriter<'_>) -> fmt::Result {
         let tallies = &self.observed.engine.tallies;
         out.durations(&m::FIRE_LATENESS, &tallies.sent_after)?;
+        out.durations(&m::PAUSE_LATENESS, &tallies.sent_after_pause)?;
         out.durations(&m::ACKNOWLEDGE_LATENESS, &tallies.acknowledged_after)?;
         let single = [
             (&m::SCHEDULES, Counter::Scheduled),
@@ -77,6 +78,7 @@ impl Scrape {
             (&m::PARKS, Counter::Parked),
             (&m::UNPARKS, Counter::Unparked),
             (&m::UNLOADS, Counter::Unloaded),
+            (&m::RECALLS, Counter::Recalled),
         ];
         single.into_iter().try_for_each(|(metric, counter)| out.one(metric, self.count(counter)))
     }
@@ -150,9 +152,15 @@ impl Scrape {
         out.by_destination(&m::DESTINATION_IN_FLIGHT, of(|b| b.in_flight))?;
         out.by_destination(&m::DESTINATION_SESSIONS, of(|b| b.sessions))?;
         let now = self.observed.now;
-        let age = |b: &Backlog| b.oldest.map_or(0, |due| now.ms_since(due)) as f64 / 1_000.0;
-        let named = engine.top.iter().map(|(d, b)| ((d.group(), d.app()), age(b)));
-        out.by_destination(&m::DESTINATION_OLDEST, named.chain([(OTHER, age(others))]))
+        let ages = |oldest: fn(&Backlog) -> Option<Time>| {
+            let age = move |b: &Backlog| oldest(b).map_or(0, |due| now.ms_since(due)) as f64 / 1_000.0;
+            let named = engine.top.iter().map(move |(d, b)| ((d.group(), d.app()), age(b)));
+            named.chain([(OTHER, age(others))])
+        };
+        out.by_destination(&m::DESTINATION_OLDEST, ages(|b| b.oldest))?;
+        out.by_destination(&m::DESTINATION_OLDEST_PAUSED, ages(|b| b.oldest_paused))?;
+        out.by_destination(&m::DESTINATION_PAUSED, of(|b| b.paused))?;
+        out.one(&m::PAUSED_DESTINATIONS, engine.paused)
     }
 
     fn store(&self, out: &mut MetricWriter<'_>) -> fmt::Result {

@@ -68,6 +68,11 @@ metrics! {
             then on, also after a restart. An outage between due and delivery counts in full. What \
             was parked because nobody took it counts, too",
         when "callbacks are late: compare with `mtimer_store_call_seconds` and with overdue timers";
+    Histogram PAUSE_LATENESS = "mtimer_fire_after_pause_seconds" in "seconds",
+        "From the end of a pause to the first delivery of a timer that has waited for it",
+        doc "the same for timers that have waited for the end of a pause, since that: they do not \
+            count above",
+        when "a destination was resumed";
     Histogram ACKNOWLEDGE_LATENESS = "mtimer_acknowledge_lateness_seconds" in "seconds",
         "From a timer's due time until the store has its acknowledgement, retries included",
         doc "from due until the store has the acknowledgement, with all retries",
@@ -123,6 +128,10 @@ metrics! {
         "Parked timers taken back to be delivered",
         doc "parked timers taken back",
         when "with parked timers";
+    Counter RECALLS = "mtimer_recalls_total" in "deliveries",
+        "Deliveries withdrawn before they had left, because their destination was paused",
+        doc "deliveries withdrawn before they had left, because of a pause; they count as sent, too",
+        when "a destination was paused";
     Counter TRIMMED = "mtimer_trimmed_total" in "timers" by ["kind"],
         "Dead letters and unconfirmed timers removed for their age or number, by kind",
         doc "`dead` letters and `unconfirmed` timers removed for their age or number",
@@ -172,9 +181,18 @@ metrics! {
         doc "due and not delivered, parked ones included; about",
         when "callbacks are late";
     Gauge DESTINATION_OLDEST = "mtimer_destination_oldest_overdue_seconds" in "seconds" by ["group", "app"],
-        "Age of the oldest overdue timer, as far as is known",
-        doc "age of the oldest of these, as far as is known; 0 if there is none",
+        "Age of the oldest overdue timer, as far as is known; 0 while the destination is paused",
+        doc "age of the oldest of these, as far as is known; 0 if there is none, or the destination is \
+            paused",
         when "callbacks are late: the destination that is stuck";
+    Gauge DESTINATION_PAUSED = "mtimer_destination_paused" in "destinations" by ["group", "app"],
+        "1 if the destination is paused",
+        doc "1 while it is paused; for `other`: how many of them are",
+        when "somebody has paused it: `mtimer destination list` shows who and why";
+    Gauge DESTINATION_OLDEST_PAUSED = "mtimer_destination_oldest_paused_seconds" in "seconds" by ["group", "app"],
+        "Age of the oldest timer that waits for the end of a pause, as far as is known",
+        doc "age of the oldest timer that waits for the end of a pause, as far as is known",
+        when "with the one before";
     Gauge DESTINATION_PARKED = "mtimer_destination_parked_timers" in "timers" by ["group", "app"],
         "Parked timers (about)",
         doc "parked timers; about",
@@ -185,6 +203,10 @@ metrics! {
     Gauge DESTINATION_SESSIONS = "mtimer_destination_sessions" in "sessions" by ["group", "app"],
         "Registrations of sessions",
         when "nobody listens";
+    Gauge PAUSED_DESTINATIONS = "mtimer_paused_destinations" in "destinations",
+        "Destinations that are paused, also those without timers; every broker knows them all",
+        doc "destinations that are paused; every broker counts them all",
+        when "what is due is not delivered";
     Gauge DESTINATIONS = "mtimer_destinations" in "destinations",
         "Destinations that have clients, timers in memory or parked timers",
         doc "destinations with clients, timers in memory or parked timers",

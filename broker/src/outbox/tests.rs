@@ -97,3 +97,35 @@ async fn no_message_is_queued_beyond_the_limit() {
     taken.clear();
     assert_eq!((bytes(&all), all.staying(), all.open().outboxes.len()), (0, 0, 0));
 }
+
+#[tokio::test]
+async fn deliveries_that_wait_are_taken_back_and_nothing_else() {
+    let outbox = outbox(1 << 20);
+    let deliver = |registration, ids: &[u128]| {
+        let delivery = |id: &u128| mtimer_protocol::Delivery {
+            id: TimerId::from_u128(*id),
+            key: None,
+            due: mtimer_types::Time::ZERO,
+            epoch: mtimer_types::Epoch(1),
+            attempt: 1,
+            mode: mtimer_types::Mode::AtLeastOnce,
+            timeout_ms: 1_000,
+            payload: bytes::Bytes::new(),
+            headers: mtimer_types::Headers::NONE,
+        };
+        ServerMessage::Deliver { registration, deliveries: ids.iter().map(delivery).collect() }
+    };
+    outbox.push(deliver(1, &[1]));
+    let (left, bytes) = outbox.take(usize::MAX).await.unwrap();
+    for message in [deliver(1, &[2, 3]), ServerMessage::Ping(1), deliver(2, &[4]), deliver(1, &[5])] {
+        outbox.push(message);
+    }
+    assert_eq!(outbox.recall(1), [2, 3, 5].map(TimerId::from_u128));
+    assert_eq!(outbox.recall(1), []);
+    assert_eq!(left, [deliver(1, &[1])], "it has left");
+    outbox.sent(bytes);
+    let (messages, bytes) = outbox.take(usize::MAX).await.unwrap();
+    assert_eq!(messages, [ServerMessage::Ping(1), deliver(2, &[4])]);
+    outbox.sent(bytes);
+    assert_eq!(outbox.waiting(), 0);
+}

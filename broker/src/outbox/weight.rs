@@ -4,7 +4,7 @@ use mtimer_protocol::{
     BrokerEntry, BulkView, ClientView, DestinationCounts, MemberView, OpReply, PeerAnswer, QueryAnswer,
     ServerMessage, Topology,
 };
-use mtimer_types::{Timer, limits};
+use mtimer_types::{StoredSettings, Timer, limits};
 
 /// Fixed part of a message's weight: it covers the memory of the queue and of the message itself.
 pub(super) const MESSAGE_BYTES: usize = 256;
@@ -60,6 +60,11 @@ fn answer_weight(answer: &QueryAnswer) -> usize {
         QueryAnswer::Bulks(jobs) => {
             let of = |job: &BulkView| job.bulk.filter.bytes() + size_of_val(job.failures.as_slice());
             size_of_val(jobs.as_slice()) + jobs.iter().map(of).sum::<usize>()
+        }
+        QueryAnswer::Settings(rows) => {
+            let of =
+                |row: &StoredSettings| row.dest.group().len() + row.dest.app().len() + row.settings.bytes();
+            size_of_val(rows.as_slice()) + rows.iter().map(of).sum::<usize>()
         }
         QueryAnswer::Timers { rows, .. } => rows.iter().map(|r| timer_weight(&r.timer)).sum(),
         QueryAnswer::Forecast { spans, .. } => spans.len() * SPAN_BYTES,
@@ -141,6 +146,8 @@ mod tests {
             not_done: u64::MAX,
             failures: vec![failure; MAX_BULK_FAILURES],
         };
+        let settings =
+            StoredSettings { dest: sample::dest(), version: u64::MAX, settings: sample::settings() };
         let span = DueSpan { begin: Time::MAX, end: Time::MAX, timers: u64::MAX };
         let answer = |answer| ServerMessage::Answer { corr: 1, answer };
         for message in [
@@ -154,6 +161,7 @@ mod tests {
             answer(QueryAnswer::Cluster(cluster)),
             answer(QueryAnswer::Broker(broker)),
             answer(QueryAnswer::Bulks(vec![job; MAX_BULK_JOBS])),
+            answer(QueryAnswer::Settings(vec![settings; 1_000])),
             answer(QueryAnswer::Forecast { spans: vec![span; 1_000], next: None, uncounted: 0 }),
             answer(QueryAnswer::Story(Some(longest_story().into()))),
         ] {

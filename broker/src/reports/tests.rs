@@ -12,7 +12,7 @@ fn dest(n: usize) -> Destination {
 fn figures(tallies: Tallies, top: Vec<(Destination, Backlog)>) -> Figures {
     let (counters, others) = Default::default();
     let (partitions, memory, memory_budget) = (1, (0, 0), 0);
-    let (unsettled, queued, put_off) = (0, 0, 0);
+    let (unsettled, queued, put_off, paused) = (0, 0, 0, 0);
     let bulks = BTreeMap::new();
     Figures {
         tallies,
@@ -23,6 +23,7 @@ fn figures(tallies: Tallies, top: Vec<(Destination, Backlog)>) -> Figures {
         unsettled,
         queued,
         put_off,
+        paused,
         bulks,
         top,
         others,
@@ -65,6 +66,9 @@ fn a_destination_has_a_line_when_its_state_changes() {
     );
     assert_eq!(look(Vec::new()), [(dest(1), DestinationHealth::Served)]);
     assert_eq!(look(Vec::new()), []);
+    let paused = Backlog { paused: 1, oldest: None, oldest_paused: Some(Time::ZERO), ..parked(0, 1) };
+    assert_eq!(look(vec![(dest(1), paused)]), [(dest(1), DestinationHealth::Paused)], "nobody has to listen");
+    assert_eq!(look(vec![(dest(1), parked(0, 1))]), [(dest(1), DestinationHealth::Unserved)]);
 }
 
 #[test]

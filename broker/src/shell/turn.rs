@@ -1,7 +1,7 @@
 //! A turn of the engine: it takes inputs, decides, and its effects are carried out.
 
 use mtimer_core::clock::ALARM_MS;
-use mtimer_core::{Effect, Input, SessionId};
+use mtimer_core::{Effect, Input, SessionEvent, SessionId};
 use mtimer_protocol::{BrokerLoad, QueryAnswer, ServerMessage, UNASKED_PONG};
 
 use super::{SELF, Shell};
@@ -43,6 +43,10 @@ impl Shell {
         }
         effects.drain(..).for_each(|effect| self.carry_out(effect));
         self.effects = effects;
+        if std::mem::take(&mut self.has_recalled) {
+            // What was withdrawn waits for no event of its own.
+            return self.tick_and_flush();
+        }
         if self.limiter.next_count().is_some_and(|ms| ms <= now.mono_ms) {
             let clock = &self.clock;
             self.limiter.note_pending(now.mono_ms, self.engine.pending(), || clock.now().mono_ms);
@@ -60,6 +64,13 @@ impl Shell {
         match effect {
             Effect::Send(SELF, message) => self.answer_own(message),
             Effect::Send(session, message) => self.send(session, message),
+            Effect::Recall(session, registration) => {
+                let ids = self.sessions.recall(session, registration);
+                if !ids.is_empty() {
+                    self.has_recalled = true;
+                    self.handle(Input::Session(session, SessionEvent::Recalled(ids)));
+                }
+            }
             Effect::Close(session, text) => {
                 if self.sessions.close(session, text.clone()) {
                     self.counters.count(ShellCounter::SessionsBroken);

@@ -240,7 +240,9 @@ fn goal_of(query: &Query, partitions: u16) -> Goal {
         Query::Pending(query) => Goal::Partition(PartitionId(query.partition)),
         Query::Counts(query) => Goal::Partition(PartitionId(query.partition)),
         Query::Forecast(query) => Goal::Partition(PartitionId(query.partition)),
-        Query::Bulks { partition } => Goal::Partition(PartitionId(*partition)),
+        Query::Bulks { partition } | Query::Settings { partition } => {
+            Goal::Partition(PartitionId(*partition))
+        }
         Query::Drain { .. } => Goal::Leader,
         Query::Status | Query::Cluster | Query::Broker | Query::Ready => Goal::Informed,
     }

@@ -95,7 +95,7 @@ pub fn of_message(message: &ClientMessage) -> Requirement<'_> {
 pub fn of_op(op: &RequestOp) -> Requirement<'_> {
     let (verb, subject) = (op.verb(), op.subject());
     match (subject, subject.dest()) {
-        (Subject::Bulk { group, app, .. }, _) => Requirement::OnMatching(verb, group, app),
+        (Subject::Partition { group, app, .. }, _) => Requirement::OnMatching(verb, group, app),
         (_, Some(dest)) => Requirement::On(verb, dest),
         // Which destination it is, only the store knows.
         (_, None) => Requirement::Everywhere(verb),
@@ -117,7 +117,8 @@ pub fn of_query(query: &Query) -> Requirement<'_> {
         | Query::Dead { .. }
         | Query::Unconfirmed { .. }
         | Query::Taken { .. }
-        | Query::Bulks { .. } => Requirement::Somewhere(Verb::Read),
+        | Query::Bulks { .. }
+        | Query::Settings { .. } => Requirement::Somewhere(Verb::Read),
         // To leave out the rows of other destinations is not enough: by where a page ends it tells
         // whether they have a timer with such a key or such a header.
         Query::Pending(pending) => {

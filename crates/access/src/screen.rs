@@ -50,8 +50,10 @@ pub fn screen(who: &Principal, answer: &mut QueryAnswer) {
             let Filter { group, app, .. } = &job.bulk.filter;
             who.allows_all(Verb::Read, &needs::pattern_of(group.as_deref(), app.as_deref()))
         }),
+        QueryAnswer::Settings(rows) => rows.retain(|row| may_read(&row.dest)),
         QueryAnswer::Status(status) => {
             status.parked_destinations.retain(|parked| may_read(&parked.dest));
+            status.paused_destinations.retain(|paused| may_read(&paused.dest));
         }
         // Their permission is checked before.
         QueryAnswer::Timer(_)

@@ -49,7 +49,7 @@ fn needed(op: &RequestOp) -> (Verb, [bool; 4]) {
         Subject::New(_) | Subject::Retained(_) => "",
         Subject::Named(Target::Key(..)) => " by key",
         Subject::Named(Target::Id(_)) => " by id",
-        Subject::Bulk { .. } => "",
+        Subject::Partition { .. } => "",
     };
     // "by key" at the end of a row is said of all its names.
     let is_its = |requests: &str| {
@@ -69,8 +69,8 @@ fn needed(op: &RequestOp) -> (Verb, [bool; 4]) {
         "the destination" => ON_DEST,
         "`*`" => EVERYWHERE,
         ON_MATCHING => match op.subject() {
-            Subject::Bulk { group: Some(_), app: Some(_), .. } => ON_DEST,
-            Subject::Bulk { group: Some(_), app: None, .. } => ON_GROUP,
+            Subject::Partition { group: Some(_), app: Some(_), .. } => ON_DEST,
+            Subject::Partition { group: Some(_), app: None, .. } => ON_GROUP,
             _ => EVERYWHERE,
         },
         other => panic!("docs/security.md: `{name}{by}` needs {verb} on {other}: unknown here"),
@@ -132,6 +132,7 @@ fn messages() -> Vec<(ClientMessage, Verb, [bool; 4])> {
         (counts(None, None), Verb::Read, EVERYWHERE),
         (counts(name("\n"), None), Verb::Read, EVERYWHERE),
         (query(Query::Bulks { partition: 0 }), Verb::Read, ANYWHERE),
+        (query(Query::Settings { partition: 0 }), Verb::Read, ANYWHERE),
         (query(Query::Parked { dest: dest(), cursor: None, limit: 1 }), Verb::Read, ON_DEST),
         (query(Query::Taken { cursor: None, limit: 1 }), Verb::Read, ANYWHERE),
         (forecast(name("orders"), name("billing")), Verb::Read, ON_DEST),

@@ -10,7 +10,8 @@ use std::process::ExitCode;
 use mtimer_broker::config::ConfigError;
 use mtimer_broker::{BrokerError, StartError};
 use mtimer_client::{
-    BulkError, CloseError, ConnectError, ErrorCode, RegisterError, RequestError, ScheduleError,
+    BulkError, CloseError, ConfigureError, ConnectError, ErrorCode, RegisterError, RequestError,
+    ScheduleError,
 };
 use mtimer_store::StoreError;
 
@@ -172,6 +173,15 @@ fn of_bulk(error: &BulkError) -> Exit {
     }
 }
 
+fn of_configure(error: &ConfigureError) -> Exit {
+    match error {
+        ConfigureError::Invalid(_) | ConfigureError::TooMany { .. } => E::Refused,
+        ConfigureError::Changed { .. } => E::Conflict,
+        ConfigureError::Request { stored: 1.., .. } => E::Partly,
+        ConfigureError::Request { stored: 0, error } => of_request(error),
+    }
+}
+
 fn of_store(error: &StoreError) -> Exit {
     match error {
         StoreError::Unavailable(_) => E::NotNow,
@@ -237,6 +247,7 @@ failure_from! {
     RequestError => of_request,
     ScheduleError => of_schedule,
     BulkError => of_bulk,
+    ConfigureError => of_configure,
     StoreError => of_store,
     BrokerError => of_broker,
     StartError => of_start,

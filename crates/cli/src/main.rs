@@ -16,6 +16,7 @@ mod completions;
 mod confirm;
 mod dead;
 mod demo;
+mod destination;
 mod destinations;
 #[cfg(test)]
 mod documented;
@@ -110,6 +111,8 @@ enum Command {
     Story(story::StoryCommand),
     List(Box<list::ListCommand>),
     Destinations(destinations::DestinationsCommand),
+    #[command(subcommand)]
+    Destination(Box<destination::DestinationCommand>),
     Count(destinations::CountCommand),
     Forecast(forecast::ForecastCommand),
     Listen(listen::Listen),
@@ -215,6 +218,7 @@ fn run(command: Command, out: Output) -> Result<(), Failure> {
             Command::Story(story) => story.run(out).await,
             Command::List(list) => list.run(out).await,
             Command::Destinations(destinations) => destinations.run(out).await,
+            Command::Destination(destination) => destination.run(out).await,
             Command::Count(count) => count.run(out).await,
             Command::Forecast(forecast) => forecast.run(out).await,
             Command::Listen(listen) => listen.run(out).await,

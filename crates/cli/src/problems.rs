@@ -4,10 +4,10 @@
 
 use std::time::Duration;
 
-use mtimer_client::{ParkedDestination, Status};
+use mtimer_client::{MAX_PAUSED_DESTINATIONS, ParkedDestination, PausedDestination, Status};
 use mtimer_store::counters;
 
-use super::output::{Output, Tone, counted, grouped};
+use super::output::{Output, Tone, counted, grouped, plain};
 
 /// Timers in memory take so much of the budget, in percent, that it is reported.
 const NEAR_BUDGET: u64 = 90;
@@ -194,7 +194,7 @@ pub(crate) fn of_status(status: &Status) -> Vec<String> {
     let value = |name: &str| match name {
         // The broker looks at them every ten seconds only.
         "destinations_unserved" => {
-            let unserved = status.parked_destinations.iter().filter(|one| one.sessions == 0).count();
+            let unserved = unpaused(status).filter(|one| one.sessions == 0).count();
             count(status, name).max(unserved as u64)
         }
         // That is said in other words.
@@ -215,6 +215,7 @@ pub(crate) fn of_status(status: &Status) -> Vec<String> {
             .filter(|(value, _)| *value > 0)
             .map(|(value, sentence)| sentence(value, status)),
     );
+    problems.extend(paused(status));
     let budget = count(status, "memory_budget_bytes");
     let percent = status.loaded_bytes.saturating_mul(100).checked_div(budget).unwrap_or(0);
     if percent >= NEAR_BUDGET {
@@ -223,6 +224,12 @@ pub(crate) fn of_status(status: &Status) -> Vec<String> {
         ));
     }
     problems
+}
+
+/// The destinations with parked timers that are not paused.
+fn unpaused(status: &Status) -> impl Iterator<Item = &ParkedDestination> {
+    let paused = &status.paused_destinations;
+    status.parked_destinations.iter().filter(|one| paused.iter().all(|paused| paused.dest != one.dest))
 }
 
 /// The value of a counter.
@@ -245,9 +252,28 @@ fn lost_brokers(status: &Status) -> Vec<String> {
     )]
 }
 
-/// The destinations with parked timers, in brackets; empty if there are none.
+/// The destinations that are paused.
+fn paused(status: &Status) -> Option<String> {
+    let all = &status.paused_destinations;
+    let name = |one: &PausedDestination| {
+        let by =
+            if one.pause.by.is_empty() { String::new() } else { format!(" by {}", plain(&one.pause.by, 40)) };
+        format!("{}{by}", one.dest)
+    };
+    let verb = if all.len() == 1 { "is" } else { "are" };
+    let least = if all.len() == MAX_PAUSED_DESTINATIONS { "at least " } else { "" };
+    (!all.is_empty()).then(|| {
+        format!(
+            "{least}{} {verb} paused ({}), and what is due there waits: mtimer destination list shows why",
+            counted(all.len() as u64, "destination"),
+            listed(all.len(), all.iter().map(name))
+        )
+    })
+}
+
+/// The destinations with parked timers that are not paused, in brackets; empty if there are none.
 fn parked(status: &Status, which: fn(&ParkedDestination) -> bool) -> String {
-    let all = || status.parked_destinations.iter().filter(|one| which(one));
+    let all = || unpaused(status).filter(|one| which(one));
     let name = |one: &ParkedDestination| format!("{}: {}", one.dest, grouped(one.parked));
     let names = listed(all().count(), all().map(name));
     if names.is_empty() { names } else { format!(" ({names})") }

@@ -1,13 +1,13 @@
 //! `mtimer status`: a broker's state in numbers.
 
 use clap::Args;
-use mtimer_client::{Client, ParkedDestination};
+use mtimer_client::{Client, ParkedDestination, PausedDestination};
 use serde_json::{Map, Value, json};
 
 use super::args::ClientArgs;
 use super::exit::Failure;
 use super::output::{Output, TextTable, Tone, counted, grouped};
-use super::problems;
+use super::{destination, problems};
 
 /// A broker's state in numbers
 ///
@@ -87,6 +87,7 @@ impl StatusCommand {
             put("stored_age_ms", (unknown == 0).then_some(age_ms).into());
             put("problems", json!(problems));
             put("parked_destinations", status.parked_destinations.iter().map(parked_object).collect());
+            put("paused_destinations", status.paused_destinations.iter().map(paused_object).collect());
             put("lost_brokers", status.lost_brokers.iter().map(lost_object).collect());
             put("unreached_leaders", status.unreached_leaders.iter().map(unreached_object).collect());
             put("counters", status.counters.into_iter().map(|(name, n)| (name, json!(n))).collect());
@@ -116,6 +117,14 @@ impl StatusCommand {
         }
         table.lines().try_for_each(|line| out.text(&line))
     }
+}
+
+fn paused_object(one: &PausedDestination) -> Value {
+    let mut object = Map::new();
+    object.insert("group".to_owned(), one.dest.group().into());
+    object.insert("app".to_owned(), one.dest.app().into());
+    destination::put_pause(&mut object, &one.pause);
+    object.into()
 }
 
 fn parked_object(one: &ParkedDestination) -> Value {

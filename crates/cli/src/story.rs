@@ -144,7 +144,7 @@ fn attempt_line(attempt: &Attempt) -> String {
 fn lateness(attempt: &Attempt) -> String {
     let Some(cause) = attempt.late_by else { return String::new() };
     let late = match (cause, attempt.number) {
-        (LateCause::Parked, 2..) => "late by an unknown time".to_owned(),
+        (LateCause::Parked | LateCause::Paused, 2..) => "late by an unknown time".to_owned(),
         _ => format!("{} late", span_shown(Duration::from_millis(attempt.late_ms.into()))),
     };
     format!(", {late}: {}", had_waited(cause))
@@ -179,6 +179,7 @@ fn had_waited(cause: LateCause) -> &'static str {
         LateCause::Store => "the store was slow or away, or memory was short (store)",
         LateCause::Edit => "a cancel, reschedule or replace was under way (edit)",
         LateCause::Broker => "its broker was busy or stood still (broker)",
+        LateCause::Paused => "its destination was paused (paused)",
         LateCause::Unknown => "for a reason that this version does not know (unknown)",
     }
 }
@@ -195,6 +196,7 @@ fn now_waits(cause: LateCause) -> &'static str {
         LateCause::Store => "it waits for the store (store)",
         LateCause::Edit => "it waits for the end of a cancel, reschedule or replace (edit)",
         LateCause::Broker => "it waits for its broker (broker)",
+        LateCause::Paused => "its destination is paused: mtimer destination get (paused)",
         LateCause::Unknown => "it waits for something that this version does not know (unknown)",
     }
 }

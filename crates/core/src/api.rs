@@ -137,6 +137,8 @@ pub enum SessionEvent {
         /// The question.
         query: Query,
     },
+    /// To [`Effect::Recall`]: these deliveries had not left for it, and do not any more.
+    Recalled(Vec<TimerId>),
     /// `ClientMessage::Goodbye`.
     Goodbye,
     /// The connection is gone.
@@ -149,6 +151,9 @@ pub enum Effect {
     /// Send to a session. Never blocks the engine: the shell bounds its queue and closes a session
     /// that exceeds it.
     Send(SessionId, ServerMessage),
+    /// Take back what was sent to this registration of a session and has not left for its socket;
+    /// [`SessionEvent::Recalled`] follows if there is any.
+    Recall(SessionId, u32),
     /// Close a session that broke the protocol: send `Refused` with this text, then close.
     Close(SessionId, String),
     /// Make this call on the partition's lane at once; feed the answers back in the order of the
@@ -314,11 +319,13 @@ pub enum Counter {
     Extended,
     /// Timers that imports have staged.
     Staged,
+    /// Deliveries that were withdrawn because their destination was paused, before they had left.
+    Recalled,
 }
 
 impl Counter {
     /// All of them.
-    pub const ALL: [(Self, &'static str); 31] = [
+    pub const ALL: [(Self, &'static str); 32] = [
         (Self::Scheduled, "scheduled_total"),
         (Self::ScheduleRefused, "schedule_refused_total"),
         (Self::Cancelled, "cancelled_total"),
@@ -350,5 +357,6 @@ impl Counter {
         (Self::Purged, "purged_total"),
         (Self::Extended, "extended_total"),
         (Self::Staged, "staged_total"),
+        (Self::Recalled, "recalled_total"),
     ];
 }

@@ -153,6 +153,8 @@ pub const REFUSALS: [&str; 16] = [
 pub struct Tallies {
     /// From due to the first delivery.
     pub sent_after: Durations,
+    /// The same of timers that have waited for the end of a pause, since that.
+    pub sent_after_pause: Durations,
     /// Timers of traces, of these.
     pub sent_after_of: Exemplars,
     /// From due until the store has the acknowledgement, retries included.
@@ -229,6 +231,10 @@ pub struct Backlog {
     /// When the oldest that waits or is parked was due; of those that a former owner has parked,
     /// not before this broker took the partition over or read them.
     pub oldest: Option<Time>,
+    /// The same of a destination that is paused: it is not in `oldest`.
+    pub oldest_paused: Option<Time>,
+    /// It is paused. Of several together: so many are.
+    pub paused: u64,
 }
 
 impl Backlog {
@@ -240,6 +246,8 @@ impl Backlog {
         self.sessions += other.sessions;
         self.failures += other.failures;
         self.oldest = [self.oldest, other.oldest].into_iter().flatten().min();
+        self.oldest_paused = [self.oldest_paused, other.oldest_paused].into_iter().flatten().min();
+        self.paused += other.paused;
     }
 }
 
@@ -275,6 +283,8 @@ pub struct Figures {
     pub queued: u64,
     /// Operations of the owner's own that the store does not take for now.
     pub put_off: u64,
+    /// Destinations that are paused, as far as this broker knows: also those without timers here.
+    pub paused: u64,
     /// Bulk jobs that are kept, by their names.
     pub bulks: BTreeMap<BulkId, BulkFigure>,
     /// The destinations with the most pending timers and failed attempts, most first.

@@ -35,4 +35,6 @@ pub use query::{
     Query, QueryAnswer, RecordRest, TimerState, TimerStory, TimerView, UnconfirmedRow,
 };
 pub use request::Request;
-pub use status::{MAX_PARKED_DESTINATIONS, ParkedDestination, Status};
+pub use status::{
+    MAX_PARKED_DESTINATIONS, MAX_PAUSED_DESTINATIONS, ParkedDestination, PausedDestination, Status,
+};

@@ -4,6 +4,7 @@
 
 mod begin_bulk;
 mod cancel;
+mod configure;
 mod extend_deadline;
 mod import;
 mod operation;
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::begin_bulk::{BeginBulk, BeginBulkReply};
 pub use self::cancel::{Cancel, CancelReply};
+pub use self::configure::{Configure, ConfigureReply};
 pub use self::extend_deadline::{ExtendDeadline, ExtendDeadlineReply};
 pub use self::import::{Import, ImportReply, ImportedRecord};
 pub use self::operation::{NotDone, Operation, Reply};
@@ -203,6 +205,7 @@ operations! {
     BeginBulk => BeginBulkReply,
     StopBulk => StopBulkReply,
     Import => ImportReply,
+    Configure => ConfigureReply,
 }
 
 impl RequestOp {

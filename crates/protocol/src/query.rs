@@ -2,11 +2,11 @@
 //!
 //! The order of variants and fields is the wire format, see [`crate::message`].
 
-use mtimer_types::limits::{MAX_BULK_FAILURES, MAX_BULK_JOBS, MAX_PAGE};
+use mtimer_types::limits::{MAX_BULK_FAILURES, MAX_BULK_JOBS, MAX_CONFIGURED_DESTINATIONS, MAX_PAGE};
 use mtimer_types::story::MAX_STORY_ATTEMPTS;
 use mtimer_types::{
     Attempt, Bulk, BulkFailure, BulkId, DeadReason, Destination, DueSpan, Epoch, Extensions, FailedAttempt,
-    Filter, LateCause, Staging, Target, Time, Timer, TimerId,
+    Filter, LateCause, Staging, StoredSettings, Target, Time, Timer, TimerId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +17,8 @@ use crate::status::Status;
 
 /// Most rows of a page.
 const MAX_ROWS: usize = MAX_PAGE as usize;
+/// Most destinations with settings: a partition may keep more for a while than there may be.
+const MAX_SETTINGS: usize = 2 * MAX_CONFIGURED_DESTINATIONS;
 /// Most reasons why a broker is not ready.
 const MAX_REASONS: usize = 100;
 
@@ -87,6 +89,11 @@ pub enum Query {
     },
     /// One timer, live or dead, with its attempts and what it waits for.
     Story(Target),
+    /// The settings of destinations that one partition has.
+    Settings {
+        /// The partition.
+        partition: u16,
+    },
 }
 
 /// Which pending timers a [`Query::Pending`] asks for, and what to tell of them.
@@ -234,6 +241,8 @@ pub enum QueryAnswer {
     },
     /// To [`Query::Story`].
     Story(Option<Box<TimerStory>>),
+    /// To [`Query::Settings`], in the order of destinations.
+    Settings(#[serde(deserialize_with = "at_most::<MAX_SETTINGS, _, _>")] Vec<StoredSettings>),
 }
 
 /// A bulk job in one partition.

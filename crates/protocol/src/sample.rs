@@ -8,8 +8,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use mtimer_types::extensions::{FIRST_UNASSIGNED, VOLATILE};
 use mtimer_types::{
-    Bulk, BulkAction, BulkId, Destination, Extensions, Filter, Headers, ImportId, Key, KeyPolicy, Mode,
-    PartitionId, RetryTiers, Target, Time, Timer, TimerId,
+    Bulk, BulkAction, BulkId, Destination, DestinationSettings, Extensions, Filter, Headers, ImportId, Key,
+    KeyPolicy, Mode, PartitionId, Pause, RetryTiers, SettingsVersion, Target, Time, Timer, TimerId,
 };
 
 use crate::query::{CountsQuery, ForecastQuery, PendingQuery};
@@ -34,6 +34,9 @@ pub trait Source {
 
     /// A bulk job of a partition, begun before or not.
     fn bulk(&mut self) -> (PartitionId, BulkId, Bulk);
+
+    /// Settings of a destination, for a partition, as a version of them.
+    fn settings(&mut self) -> (PartitionId, Destination, DestinationSettings, SettingsVersion);
 }
 
 /// Always the same parts.
@@ -46,6 +49,7 @@ pub struct Parts {
     pub time: Time,
     pub request: u64,
     pub bulk: (PartitionId, BulkId, Bulk),
+    pub settings: (PartitionId, Destination, DestinationSettings, SettingsVersion),
 }
 
 impl Source for Parts {
@@ -71,6 +75,10 @@ impl Source for Parts {
 
     fn bulk(&mut self) -> (PartitionId, BulkId, Bulk) {
         self.bulk.clone()
+    }
+
+    fn settings(&mut self) -> (PartitionId, Destination, DestinationSettings, SettingsVersion) {
+        self.settings.clone()
     }
 }
 
@@ -137,6 +145,19 @@ pub fn bulks() -> Vec<Bulk> {
     ];
     let bare = actions.map(|action| Bulk::new(action, Filter::default()));
     std::iter::once(full).chain(bare).collect()
+}
+
+/// Settings with everything that can be left out.
+pub fn settings() -> DestinationSettings {
+    DestinationSettings {
+        pause: Some(Pause {
+            since: time(1_000),
+            until: Some(time(61_000)),
+            over_ms: 5_000,
+            by: "ann".into(),
+            reason: "the database moves".into(),
+        }),
+    }
 }
 
 /// A question for all pending timers of a partition, a hundred at a time.

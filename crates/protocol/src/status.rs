@@ -1,7 +1,7 @@
 //! A broker's state in numbers.
 
-use mtimer_types::Destination;
 use mtimer_types::limits::MAX_BROKERS;
+use mtimer_types::{Destination, Pause};
 use serde::{Deserialize, Serialize};
 
 use crate::bounded::at_most;
@@ -10,6 +10,8 @@ use crate::bounded::at_most;
 const MAX_COUNTERS: usize = 1_000;
 /// Most destinations with parked timers that a status names.
 pub const MAX_PARKED_DESTINATIONS: usize = 10;
+/// Most paused destinations that a status names.
+pub const MAX_PAUSED_DESTINATIONS: usize = 10;
 
 /// A broker's state in numbers.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -54,6 +56,10 @@ pub struct Status {
     /// Leaders that a broker has not reached for a while, and why, for people.
     #[serde(deserialize_with = "at_most::<MAX_BROKERS, _, _>")]
     pub unreached_leaders: Vec<(String, String)>,
+    /// Destinations that are paused, those that have been for longest first; at most
+    /// [`MAX_PAUSED_DESTINATIONS`].
+    #[serde(deserialize_with = "at_most::<MAX_PAUSED_DESTINATIONS, _, _>")]
+    pub paused_destinations: Vec<PausedDestination>,
 }
 
 /// A destination with parked timers.
@@ -65,4 +71,15 @@ pub struct ParkedDestination {
     pub parked: u64,
     /// Sessions registered for it.
     pub sessions: u64,
+}
+
+/// A destination that is paused.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PausedDestination {
+    /// Which.
+    pub dest: Destination,
+    /// The version of its settings.
+    pub version: u64,
+    /// The pause.
+    pub pause: Pause,
 }

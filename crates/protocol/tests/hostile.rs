@@ -13,7 +13,8 @@ use mtimer_protocol::{
 };
 use mtimer_types::DueSpan;
 use mtimer_types::limits::{
-    MAX_BATCH, MAX_BROKERS, MAX_BULK_FAILURES, MAX_BULK_JOBS, MAX_CREDIT, MAX_FRAME, MAX_PAGE, MAX_PARTITIONS,
+    MAX_BATCH, MAX_BROKERS, MAX_BULK_FAILURES, MAX_BULK_JOBS, MAX_CONFIGURED_DESTINATIONS, MAX_CREDIT,
+    MAX_FRAME, MAX_PAGE, MAX_PARTITIONS, MAX_PAUSE_TEXT_BYTES,
 };
 use proptest::prelude::*;
 use samples::{from_client, from_server};
@@ -140,6 +141,16 @@ fn more_elements_than_a_message_may_have_are_refused() {
     };
     assert!(bulks(MAX_BULK_JOBS, MAX_BULK_FAILURES).is_ok(), "and it fits a frame");
     assert!(bulks(MAX_BULK_JOBS + 1, 0).is_err() && bulks(1, MAX_BULK_FAILURES + 1).is_err());
+
+    let settings = |rows: usize| {
+        let mut row = samples::stored_settings();
+        let pause = row.settings.pause.as_mut().unwrap();
+        (pause.by, pause.reason) = ("x".repeat(MAX_PAUSE_TEXT_BYTES), "x".repeat(MAX_PAUSE_TEXT_BYTES));
+        let answer = QueryAnswer::Settings(vec![row; rows]);
+        server(&encode(&ServerMessage::Answer { corr: 1, answer }).unwrap())
+    };
+    let most = 2 * MAX_CONFIGURED_DESTINATIONS;
+    assert!(settings(most).is_ok() && settings(most + 1).is_err(), "and they fit a frame");
 
     let replies = [&[2, 1, 252][..], &2_000_000u32.to_le_bytes(), &[3, 2].repeat(2_000_000)].concat();
     assert!(replies.len() < MAX_FRAME && server(&replies).is_err());

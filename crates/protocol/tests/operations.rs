@@ -8,8 +8,8 @@ use bytes::BytesMut;
 use mtimer_protocol::ops::*;
 use mtimer_protocol::sample::{self, Parts};
 use mtimer_protocol::{DecodeError, ErrorCode, OpReply, RequestOp, decode, encode};
-use mtimer_types::{Bulk, KeyPolicy, PartitionId, Target, TimerId};
-use samples::{by_key, full_timer, operation_of, time};
+use mtimer_types::{Bulk, KeyPolicy, PartitionId, SettingsVersion, Target, TimerId};
+use samples::{by_key, dest, full_timer, operation_of, time};
 
 fn no_operations() -> [OpReply; 2] {
     let message = String::new();
@@ -32,7 +32,7 @@ fn an_operation_that_names_its_timer_has_samples_by_id_and_by_key() {
         let of_it = samples.iter().filter(|op| operation_of(op) == name);
         let targets = of_it.filter_map(|op| match op.subject() {
             Subject::Named(target) => Some(target),
-            Subject::New(_) | Subject::Retained(_) | Subject::Bulk { .. } => None,
+            Subject::New(_) | Subject::Retained(_) | Subject::Partition { .. } => None,
         });
         let (by_id, by_key): (Vec<_>, Vec<_>) = targets.partition(|target| matches!(target, Target::Id(_)));
         assert_eq!(by_id.is_empty(), by_key.is_empty(), "{name}: {by_id:?} and {by_key:?}");
@@ -62,8 +62,9 @@ fn every_variant_of_a_reply_has_a_sample() {
 fn an_arbitrary_operation_is_about_what_was_chosen_for_it() {
     let timer = (full_timer().into(), KeyPolicy::Keep);
     let bulk = (PartitionId(3), sample::bulk_id(), sample::bulks().remove(0));
-    let parts =
-        Parts { timer, target: by_key(), retained: TimerId::from_u128(7), time: time(1), request: 2, bulk };
+    let settings = (PartitionId(3), dest(), sample::settings(), SettingsVersion::Given(8));
+    let retained = TimerId::from_u128(7);
+    let parts = Parts { timer, target: by_key(), retained, time: time(1), request: 2, bulk, settings };
     for (nth, name) in RequestOp::NAMES.into_iter().enumerate() {
         let op = RequestOp::arbitrary(nth, &mut parts.clone());
         assert_eq!(operation_of(&op), name);
@@ -72,10 +73,12 @@ fn an_arbitrary_operation_is_about_what_was_chosen_for_it() {
             Subject::New(timer) => assert_eq!(*timer, parts.timer.0, "{name}"),
             Subject::Named(target) => assert_eq!(*target, parts.target, "{name}"),
             Subject::Retained(id) => assert_eq!(id, parts.retained, "{name}"),
-            Subject::Bulk { partition, group, app, .. } => {
+            Subject::Partition { partition, group, app, .. } => {
                 let (of, _, Bulk { filter, .. }) = &parts.bulk;
-                let chosen = (*of, filter.group.as_deref(), filter.app.as_deref());
-                assert_eq!((partition, group, app), chosen, "{name}");
+                let of_bulk = (*of, filter.group.as_deref(), filter.app.as_deref());
+                let (of, dest, ..) = &parts.settings;
+                let of_settings = (*of, Some(dest.group()), Some(dest.app()));
+                assert!([of_bulk, of_settings].contains(&(partition, group, app)), "{name}");
             }
         }
     }

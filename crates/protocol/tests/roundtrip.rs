@@ -15,9 +15,10 @@ use mtimer_protocol::{
     decode, encode,
 };
 use mtimer_types::{
-    Bulk, BulkAction, BulkFailure, BulkId, BulkObstacle, DeadReason, Destination, DueSpan, Epoch, Extensions,
-    Filter, HandlerOutcome, Headers, ImportGoal, ImportId, Key, KeyPolicy, Mode, PartitionId, RetryTiers,
-    Staging, Target, Term, Time, Timer, TimerId,
+    Bulk, BulkAction, BulkFailure, BulkId, BulkObstacle, DeadReason, Destination, DestinationSettings,
+    DueSpan, Epoch, Extensions, Filter, HandlerOutcome, Headers, ImportGoal, ImportId, Key, KeyPolicy, Mode,
+    PartitionId, Pause, RetryTiers, SettingsVersion, Staging, StoredSettings, Target, Term, Time, Timer,
+    TimerId,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -121,17 +122,47 @@ prop_compose! {
     }
 }
 
+prop_compose! {
+    fn pause()(
+        since in time(),
+        until in option::of(time()),
+        over_ms in any::<u64>(),
+        by in ".{0,20}",
+        reason in ".{0,20}",
+    ) -> Pause {
+        Pause { since, until, over_ms, by, reason }
+    }
+}
+
+fn settings() -> impl Strategy<Value = (PartitionId, Destination, DestinationSettings, SettingsVersion)> {
+    let version = prop_oneof![
+        any::<u64>().prop_map(SettingsVersion::After),
+        any::<u64>().prop_map(SettingsVersion::Given),
+    ];
+    let settings = option::of(pause()).prop_map(|pause| DestinationSettings { pause });
+    (partition(), dest(), settings, version)
+}
+
+fn stored_settings() -> impl Strategy<Value = StoredSettings> {
+    (settings(), any::<u64>()).prop_map(|((_, dest, settings, _), version)| StoredSettings {
+        dest,
+        version,
+        settings,
+    })
+}
+
 fn op() -> impl Strategy<Value = RequestOp> {
     let policy = prop_oneof![Just(KeyPolicy::Create), Just(KeyPolicy::Replace), Just(KeyPolicy::Keep)];
     let timer = (timer().prop_map(Into::into), policy);
-    let parts = (timer, target(), id(), time(), any::<u64>(), (partition(), bulk_id(), bulk()));
-    let parts = parts.prop_map(|(timer, target, retained, time, request, bulk)| Parts {
+    let parts = (timer, target(), id(), time(), any::<u64>(), (partition(), bulk_id(), bulk()), settings());
+    let parts = parts.prop_map(|(timer, target, retained, time, request, bulk, settings)| Parts {
         timer,
         target,
         retained,
         time,
         request,
         bulk,
+        settings,
     });
     let arbitrary = (0..RequestOp::NAMES.len(), parts);
     prop_oneof![
@@ -436,6 +467,10 @@ fn from_client() -> impl Strategy<Value = ClientMessage> {
             .prop_map(|(corr, query)| ClientMessage::Query { corr, query: Query::Counts(query) }),
         any::<(u64, u16)>()
             .prop_map(|(corr, partition)| ClientMessage::Query { corr, query: Query::Bulks { partition } }),
+        any::<(u64, u16)>().prop_map(|(corr, partition)| ClientMessage::Query {
+            corr,
+            query: Query::Settings { partition }
+        }),
         (any::<u64>(), dest(), option::of(any::<(u16, u64)>()), any::<u32>()).prop_map(
             |(corr, dest, cursor, limit)| ClientMessage::Query {
                 corr,
@@ -493,6 +528,8 @@ fn from_server() -> impl Strategy<Value = ServerMessage> {
         (any::<u64>(), counts_answer()).prop_map(|(corr, answer)| ServerMessage::Answer { corr, answer }),
         (any::<u64>(), vec(bulk_view(), 0..17))
             .prop_map(|(corr, jobs)| ServerMessage::Answer { corr, answer: QueryAnswer::Bulks(jobs) }),
+        (any::<u64>(), vec(stored_settings(), 0..9))
+            .prop_map(|(corr, rows)| ServerMessage::Answer { corr, answer: QueryAnswer::Settings(rows) }),
         (any::<u64>(), forecast()).prop_map(|(corr, answer)| ServerMessage::Answer { corr, answer }),
         topology().prop_map(ServerMessage::Topology),
         peer_answer().prop_map(ServerMessage::Peer),

@@ -57,7 +57,7 @@ fn carry_out(table: &mut PartitionTable<'_>, call: Call) -> Result<CallAnswer, F
         Call::Pending(range) => CallAnswer::Pending(table.pending(&range)?),
         Call::Counts(range) => CallAnswer::Counts(table.counts(&range)),
         Call::Forecast(range) => CallAnswer::Forecast(table.forecast(&range)?),
-        Call::Bulks => CallAnswer::Bulks(table.partition.bulks.all().to_vec()),
+        Call::Controls => CallAnswer::Controls(table.partition.controls.clone().into()),
         Call::Census => CallAnswer::Census(table.partition.counters.census),
         Call::Release(in_flight) => {
             table.release(in_flight);
@@ -80,7 +80,7 @@ fn weight(call: &Call) -> usize {
         Call::Unload(_)
         | Call::Get(_)
         | Call::ParkedDestinations
-        | Call::Bulks
+        | Call::Controls
         | Call::Census
         | Call::Release(_) => 1,
     }

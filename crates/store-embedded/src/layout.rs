@@ -169,6 +169,11 @@ pub(crate) fn fact_key(fact: FactName) -> Slice {
             key.put_u16(p.0);
             key.put_u32(number);
         }
+        FactName::Settings(p, dest) => {
+            key.put_u8(b's');
+            key.put_u16(p.0);
+            key.put_u32(dest);
+        }
         FactName::Destination(dest) => {
             key.put_u8(b'd');
             key.put_u32(dest);
@@ -189,6 +194,8 @@ pub(crate) enum FactName {
     Counts(PartitionId, u32),
     /// The bulk job of a number.
     Bulk(PartitionId, u32),
+    /// The settings of a destination.
+    Settings(PartitionId, u32),
     Destination(u32),
     Term,
     /// The header of the last write batch ([`group::Group`]).
@@ -204,6 +211,7 @@ pub(crate) fn parse_fact_key(key: &[u8]) -> Option<FactName> {
         (b'c', 2) => FactName::Counters(PartitionId(rest.get_u16())),
         (b'p', 6) => FactName::Counts(PartitionId(rest.get_u16()), rest.get_u32()),
         (b'b', 6) => FactName::Bulk(PartitionId(rest.get_u16()), rest.get_u32()),
+        (b's', 6) => FactName::Settings(PartitionId(rest.get_u16()), rest.get_u32()),
         (b'd', 4) => FactName::Destination(rest.get_u32()),
         (b't', 0) => FactName::Term,
         (b'n', 0) => FactName::Group,
@@ -334,6 +342,7 @@ mod tests {
             FactName::Counters(p),
             FactName::Counts(p, 8),
             FactName::Bulk(p, u32::MAX),
+            FactName::Settings(p, 7),
             FactName::Destination(1),
             FactName::Term,
             FactName::Group,

@@ -6,9 +6,10 @@ use std::sync::{Arc, Weak};
 
 use bytes::{Buf, BufMut};
 use fjall::Slice;
-use mtimer_store::bulk::{BulkJob, Bulks};
-use mtimer_store::{Census, Counts, InFlight, LaneError, OwnerRecord};
-use mtimer_types::{Epoch, Nonce, PartitionId, Term, Time, TimerId};
+use mtimer_store::bulk::BulkJob;
+use mtimer_store::settings::settings_from_bytes;
+use mtimer_store::{Census, Controls, Counts, InFlight, LaneError, OwnerRecord};
+use mtimer_types::{Epoch, Nonce, PartitionId, StoredSettings, Term, Time, TimerId};
 
 use crate::lane_shared::LaneShared;
 use crate::layout::{FactName, Queue, Space, fact_key};
@@ -21,8 +22,8 @@ pub(crate) struct PartitionMirror {
     pub(crate) counters: PartitionCounters,
     /// By number, those that have timers.
     pub(crate) dests: HashMap<u32, DestinationMirror>,
-    /// Those that have changed are stored with the batch that changed them.
-    pub(crate) bulks: Bulks,
+    /// What has changed of them is stored with the batch that changed it.
+    pub(crate) controls: Controls,
     /// No taken, no unconfirmed, no dead timer has a lower order.
     taken_floor: u64,
     unconfirmed_floor: u64,
@@ -74,7 +75,7 @@ impl PartitionMirror {
             in_flight: Vec::new(),
             counters: PartitionCounters::default(),
             dests: HashMap::new(),
-            bulks: Bulks::default(),
+            controls: Controls::default(),
             taken_floor: 0,
             unconfirmed_floor: 0,
             dead_floor: 0,
@@ -98,7 +99,7 @@ impl PartitionMirror {
 
     /// Stores the bulk jobs that have changed.
     pub(crate) fn store_bulks(&mut self, tree: &mut Tree) {
-        for (number, job) in self.bulks.take_changes() {
+        for (number, job) in self.controls.bulks.take_changes() {
             let key = fact_key(FactName::Bulk(self.id, number));
             match job {
                 Some(job) => tree.put(Space::Facts, key, &job.to_bytes()[..]),
@@ -224,6 +225,11 @@ impl PartitionCounters {
 /// The bulk job of a number. `None`: it is damaged.
 pub(crate) fn decode_bulk(number: u32, bytes: &[u8]) -> Option<BulkJob> {
     BulkJob::from_bytes(bytes).ok().filter(|job| job.number == number)
+}
+
+/// The settings of a destination. `None`: they are damaged.
+pub(crate) fn decode_settings(bytes: &[u8]) -> Option<StoredSettings> {
+    settings_from_bytes(bytes).ok()
 }
 
 pub(crate) fn encode_counts(counts: &Counts) -> Vec<u8> {

@@ -11,7 +11,7 @@ use crate::fault::Fault;
 use crate::layout::{FactName, Space, parse_fact_key};
 use crate::partition::{
     DestinationMirror, PartitionCounters, PartitionMirror, StoredOwner, decode_bulk, decode_counts,
-    decode_in_flight,
+    decode_in_flight, decode_settings,
 };
 
 impl Committer {
@@ -42,8 +42,13 @@ impl Committer {
             }
             FactName::Bulk(p, number) => {
                 let job = decode_bulk(number, value).ok_or(Fault::Damaged("a bulk job is unreadable"))?;
-                let bulks = &mut self.partition(p)?.bulks;
+                let bulks = &mut self.partition(p)?.controls.bulks;
                 *bulks = Bulks::stored([bulks.all(), &[job]].concat());
+            }
+            FactName::Settings(p, _) => {
+                let row = decode_settings(value)
+                    .ok_or(Fault::Damaged("a destination's settings are unreadable"))?;
+                self.partition(p)?.controls.settings.restore(row);
             }
             FactName::Destination(dest) => self.destinations.restore(dest, value)?,
             // The tree keeps count of its batches.

@@ -12,10 +12,10 @@ use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
 use fjall::Slice;
-use mtimer_store::bulk::Bulks;
 use mtimer_store::remembered::{RememberedAnswer, decode_ended, encode_ended};
+use mtimer_store::settings::settings_to_bytes;
 use mtimer_store::table::{At, Context, Row, Table};
-use mtimer_store::{InFlight, LaneError, Place, Record, RequestId, Retained};
+use mtimer_store::{Controls, InFlight, LaneError, Place, Record, RequestId, Retained};
 use mtimer_types::{Destination, Ended, Key, Target, Time, TimerId};
 
 use crate::destinations::DestinationNumbers;
@@ -94,8 +94,16 @@ impl<'a> PartitionTable<'a> {
     }
 
     /// Stores what has changed of the mirror with the rows of this call.
-    pub(crate) fn store_mirror(&mut self) {
+    pub(crate) fn store_mirror(&mut self) -> Result<(), Fault> {
         self.partition.store_bulks(self.tree);
+        for (dest, row) in self.partition.controls.settings.take_changes() {
+            let dest = self.destinations.number(&dest, self.tree)?;
+            let key = fact_key(FactName::Settings(self.partition.id, dest));
+            match row {
+                Some(row) => self.tree.put(Space::Facts, key, &settings_to_bytes(&row)[..]),
+                None => self.tree.remove(Space::Facts, key),
+            }
+        }
         if std::mem::take(&mut self.counted) {
             self.partition.store_counters(self.tree);
         }
@@ -111,6 +119,7 @@ impl<'a> PartitionTable<'a> {
                 self.tree.remove(Space::Facts, key);
             }
         }
+        Ok(())
     }
 
     /// The counters have changed.
@@ -384,12 +393,12 @@ impl Table for PartitionTable<'_> {
         Ok(())
     }
 
-    fn bulks(&self) -> &Bulks {
-        &self.partition.bulks
+    fn controls(&self) -> &Controls {
+        &self.partition.controls
     }
 
-    fn bulks_mut(&mut self) -> &mut Bulks {
-        &mut self.partition.bulks
+    fn controls_mut(&mut self) -> &mut Controls {
+        &mut self.partition.controls
     }
 
     fn retained_count(&mut self, of: Retained) -> Result<u64, Fault> {
@@ -401,7 +410,7 @@ impl Table for PartitionTable<'_> {
     }
 
     fn oldest_retained(&mut self, of: Retained, limit: usize) -> Result<Vec<Row>, Fault> {
-        self.store_mirror();
+        self.store_mirror()?;
         self.first_retained(of, limit)
     }
 }

@@ -46,8 +46,8 @@ impl Open {
     }
 
     async fn jobs(&self) -> Vec<BulkJob> {
-        match self.lane.call(Call::Bulks).await.unwrap() {
-            CallAnswer::Bulks(jobs) => jobs,
+        match self.lane.call(Call::Controls).await.unwrap() {
+            CallAnswer::Controls(controls) => controls.bulks.all().to_vec(),
             other => panic!("{other:?}"),
         }
     }

@@ -19,8 +19,8 @@ fn begin(id: u128) -> Op {
 }
 
 async fn jobs(owner: &Owner) -> Vec<BulkJob> {
-    match owner.lane.call(Call::Bulks).await.unwrap() {
-        CallAnswer::Bulks(jobs) => jobs,
+    match owner.lane.call(Call::Controls).await.unwrap() {
+        CallAnswer::Controls(controls) => controls.bulks.all().to_vec(),
         other => panic!("{other:?}"),
     }
 }

@@ -2,8 +2,8 @@
 
 use mtimer_types::{Destination, Target, Time, TimerId};
 
-use crate::bulk::BulkJob;
 use crate::census::Census;
+use crate::controls::Controls;
 use crate::counts::{CountsPage, CountsRange};
 use crate::forecast::{Forecast, ForecastRange};
 use crate::listing::{ListPage, Listing};
@@ -42,8 +42,8 @@ pub enum Call {
     Counts(CountsRange),
     /// How many pending timers fire when.
     Forecast(ForecastRange),
-    /// The bulk jobs.
-    Bulks,
+    /// Bulk jobs, and destinations' settings.
+    Controls,
     /// Counts, cheap enough for a status page.
     Census,
     /// Gives the partition up gracefully, with all that this owner has sent and not settled. The
@@ -65,7 +65,7 @@ impl Call {
             Self::Pending(_) => "list pending",
             Self::Counts(_) => "counts",
             Self::Forecast(_) => "forecast",
-            Self::Bulks => "bulk jobs",
+            Self::Controls => "controls",
             Self::Census => "census",
             Self::Release(_) => "release",
         }
@@ -93,8 +93,8 @@ pub enum CallAnswer {
     Counts(CountsPage),
     /// A part of it.
     Forecast(Forecast),
-    /// All of them, in the order of their numbers.
-    Bulks(Vec<BulkJob>),
+    /// All of them.
+    Controls(Box<Controls>),
     /// The counts.
     Census(Census),
     /// The partition is given up.

@@ -20,6 +20,7 @@ pub mod call;
 mod census;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod controls;
 pub mod coordination;
 pub mod counters;
 mod counts;
@@ -38,6 +39,7 @@ pub mod place;
 pub mod record;
 mod refusal;
 pub mod remembered;
+pub mod settings;
 pub mod table;
 pub mod view;
 
@@ -45,6 +47,7 @@ pub use address::without_password;
 pub use bulk::{BulkEnd, BulkJob, BulkPlace, Bulks};
 pub use call::{Call, CallAnswer, InFlight, Load, Loaded, LoadedTimer};
 pub use census::Census;
+pub use controls::Controls;
 pub use coordination::{Campaigned, Candidate, Coordination, Lease, LeaseHolder};
 pub use counts::{Counts, CountsPage, CountsRange};
 pub use cursor::LoadCursor;
@@ -61,3 +64,4 @@ pub use place::{Place, Retained};
 pub use record::{Progress, Record, RecordError};
 pub use refusal::Refusal;
 pub use remembered::RequestId;
+pub use settings::Settings;

@@ -6,9 +6,9 @@
 use futures_util::FutureExt;
 use mtimer_types::{Destination, Target, Time};
 
-use crate::bulk::BulkJob;
 use crate::call::{Call, CallAnswer, InFlight, Load, Loaded};
 use crate::census::Census;
+use crate::controls::Controls;
 use crate::counts::{CountsPage, CountsRange};
 use crate::error::{LaneError, LaneFuture};
 use crate::forecast::{Forecast, ForecastRange};
@@ -94,9 +94,9 @@ impl dyn Lane + '_ {
         self.ask(Call::Forecast(range), content!(CallAnswer::Forecast(page) => page))
     }
 
-    /// See [`Call::Bulks`].
-    pub fn bulks(&self) -> LaneFuture<Vec<BulkJob>> {
-        self.ask(Call::Bulks, content!(CallAnswer::Bulks(jobs) => jobs))
+    /// See [`Call::Controls`].
+    pub fn controls(&self) -> LaneFuture<Box<Controls>> {
+        self.ask(Call::Controls, content!(CallAnswer::Controls(controls) => controls))
     }
 
     /// See [`Call::Census`].

@@ -53,6 +53,7 @@ mod begin_bulk;
 mod bulk_act;
 mod bulk_advance;
 mod cancel;
+mod configure;
 mod extend_deadline;
 mod import;
 mod operation;
@@ -89,6 +90,7 @@ pub use self::begin_bulk::{BeginBulk, BeginBulkAnswer};
 pub use self::bulk_act::{BulkAct, BulkActAnswer};
 pub use self::bulk_advance::BulkAdvance;
 pub use self::cancel::{Cancel, CancelAnswer};
+pub use self::configure::{Configure, ConfigureAnswer};
 pub use self::extend_deadline::{ExtendDeadline, ExtendDeadlineAnswer};
 pub use self::import::{Import, ImportAnswer};
 pub use self::operation::{MoveAnswer, Operation, Origin, Properties};
@@ -226,7 +228,18 @@ macro_rules! asked_by_clients {
     };
 }
 
-asked_by_clients!(Schedule, Cancel, Reschedule, Replay, Purge, ExtendDeadline, BeginBulk, StopBulk, Import);
+asked_by_clients!(
+    Schedule,
+    Cancel,
+    Reschedule,
+    Replay,
+    Purge,
+    ExtendDeadline,
+    BeginBulk,
+    StopBulk,
+    Import,
+    Configure,
+);
 
 operations!(
     Schedule,
@@ -245,6 +258,7 @@ operations!(
     BulkAct,
     BulkAdvance,
     Import,
+    Configure,
 );
 
 impl Op {

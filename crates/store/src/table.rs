@@ -15,6 +15,7 @@
 use mtimer_types::{DeadReason, Destination, Ended, Epoch, Key, Staging, Time, TimerId, limits};
 
 use crate::bulk::Bulks;
+use crate::controls::Controls;
 use crate::place::{Place, Retained};
 use crate::record::Record;
 use crate::remembered::{RememberedAnswer, RequestId};
@@ -198,11 +199,21 @@ pub trait Table {
         now: Time,
     ) -> Result<(), Self::Error>;
 
-    /// The partition's bulk jobs: its owner has them in memory.
-    fn bulks(&self) -> &Bulks;
+    /// The partition's controls: its owner has them in memory.
+    fn controls(&self) -> &Controls;
 
     /// The same, to be changed: what is changed is stored.
-    fn bulks_mut(&mut self) -> &mut Bulks;
+    fn controls_mut(&mut self) -> &mut Controls;
+
+    /// The partition's bulk jobs.
+    fn bulks(&self) -> &Bulks {
+        &self.controls().bulks
+    }
+
+    /// The same, to be changed: what is changed is stored.
+    fn bulks_mut(&mut self) -> &mut Bulks {
+        &mut self.controls_mut().bulks
+    }
 
     /// How many retained timers of one kind there are.
     fn retained_count(&mut self, of: Retained) -> Result<u64, Self::Error>;

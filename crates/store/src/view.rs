@@ -35,7 +35,7 @@ use self::cells::Cells;
 pub use self::changes::{Changes, KeyChange, RowChange};
 use self::need::{Departures, NeedSet};
 pub use self::need::{Fact, Need, first_needs};
-use crate::bulk::Bulks;
+use crate::controls::Controls;
 use crate::ops::{Answer, Op};
 use crate::place::Retained;
 use crate::remembered::{RememberedAnswer, RequestId};
@@ -60,9 +60,9 @@ pub struct View {
     answered: Cells<RequestId, Option<RememberedAnswer>>,
     /// Indexed by [`Retained`].
     retained: [Option<RetainedList>; Retained::COUNT],
-    bulks: Arc<Bulks>,
+    controls: Arc<Controls>,
     /// With their changes, once something may have been changed.
-    changed_bulks: Option<Bulks>,
+    changed_controls: Option<Controls>,
     missing: NeedSet,
     departures: Departures,
     /// The present operation has stored a row.
@@ -98,10 +98,10 @@ impl View {
         Self::default()
     }
 
-    /// Creates a view that knows the partition's bulk jobs, and nothing yet about the subjects of
+    /// Creates a view that knows the partition's controls, and nothing yet about the subjects of
     /// these operations.
-    pub fn of(ops: &[Op], bulks: Arc<Bulks>) -> Self {
-        let mut view = Self { bulks, ..Self::default() };
+    pub fn of(ops: &[Op], controls: Arc<Controls>) -> Self {
+        let mut view = Self { controls, ..Self::default() };
         view.rows.reserve(ops.len());
         view.ended.reserve(ops.iter().filter(|op| op.subject().brings().is_some()).count());
         view
@@ -186,7 +186,7 @@ impl View {
         self.keys.undo();
         self.ended.undo();
         self.answered.undo();
-        self.changed_bulks = None;
+        self.changed_controls = None;
     }
 
     /// The changes that were decided.
@@ -204,7 +204,7 @@ impl View {
                 .into_written()
                 .filter_map(|(id, _, answer)| Some((id, answer?)))
                 .collect(),
-            bulks: self.changed_bulks,
+            controls: self.changed_controls,
             adds,
         }
     }
@@ -297,12 +297,12 @@ impl Table for View {
         Ok(())
     }
 
-    fn bulks(&self) -> &Bulks {
-        self.changed_bulks.as_ref().unwrap_or(&self.bulks)
+    fn controls(&self) -> &Controls {
+        self.changed_controls.as_ref().unwrap_or(&self.controls)
     }
 
-    fn bulks_mut(&mut self) -> &mut Bulks {
-        self.changed_bulks.get_or_insert_with(|| (*self.bulks).clone())
+    fn controls_mut(&mut self) -> &mut Controls {
+        self.changed_controls.get_or_insert_with(|| (*self.controls).clone())
     }
 
     fn retained_count(&mut self, of: Retained) -> Result<u64, Missing> {

@@ -14,9 +14,9 @@ use futures_util::future::{BoxFuture, ready};
 use mtimer_store::conformance::{self, Fault, Harness, Site, Unsupported};
 use mtimer_store::ops::{Cancel, MoveAnswer, Reschedule, Schedule, Settle};
 use mtimer_store::{
-    Acquire, AcquireError, Acquired, Answer, Batch, Call, CallAnswer, Health, Lane, LaneFuture, ListPage,
-    Listing, Load, Op, OwnerRecord, Page, RequestId, ScheduleAnswer, Store, StoreClock, StoreFuture,
-    StoreInfo, Verdict,
+    Acquire, AcquireError, Acquired, Answer, Batch, Bulks, Call, CallAnswer, Health, Lane, LaneFuture,
+    ListPage, Listing, Load, Op, OwnerRecord, Page, RequestId, ScheduleAnswer, Settings, Store, StoreClock,
+    StoreFuture, StoreInfo, Verdict,
 };
 use mtimer_types::{Epoch, PartitionId, Target, Term, Time, TimerId};
 use tokio::sync::watch;
@@ -85,6 +85,8 @@ enum Flaw {
     StopIgnored,
     /// The timers on which a bulk job could not act are not named.
     FailuresNotNamed,
+    /// Settings of destinations are answered, but not stored.
+    SettingsForgotten,
 }
 
 /// Known to all handles of a site.
@@ -310,9 +312,12 @@ fn spoil_answer(flaw: Flaw, answer: &mut CallAnswer, is_first_page: bool) {
             ListPage::Parked(page) => leave_out(page),
         },
         (Flaw::PendingSkipped, CallAnswer::Pending(page)) if page.next.is_some() => drop(page.rows.pop()),
-        (Flaw::FailuresNotNamed, CallAnswer::Bulks(jobs)) => {
+        (Flaw::FailuresNotNamed, CallAnswer::Controls(controls)) => {
+            let mut jobs = controls.bulks.all().to_vec();
             jobs.iter_mut().for_each(|job| job.failures.clear());
+            controls.bulks = Bulks::stored(jobs);
         }
+        (Flaw::SettingsForgotten, CallAnswer::Controls(controls)) => controls.settings = Settings::default(),
         (Flaw::RetriesNotListed, CallAnswer::Pending(page)) => page.rows.retain(|row| row.tier == 0),
         _ => {}
     }
@@ -459,4 +464,6 @@ noticed! {
         "bulk::a_stopped_one_acts_no_more", "random::operations_agree_with_the_reference";
     failures_are_not_named: FailuresNotNamed by
         "bulk::it_is_too_late_for_one_in_flight", "matrix::bulk_act";
+    settings_are_forgotten: SettingsForgotten by
+        "settings::the_next_owner_finds_them", "random::operations_agree_with_the_reference";
 }

@@ -96,6 +96,49 @@ pub enum InvalidTimer {
     /// Of an import.
     #[error(transparent)]
     Import(#[from] InvalidImport),
+    /// Of a destination's settings.
+    #[error(transparent)]
+    Settings(#[from] InvalidSettings),
+}
+
+/// Says why settings of a destination were refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidSettings {
+    /// A text of a pause is too long.
+    #[error("the {} has {bytes} bytes, the limit is {limit}", if *what == "name" { "name of who pauses" } else { what })]
+    PauseText {
+        /// Which: `name` or `reason`.
+        what: &'static str,
+        /// Its bytes.
+        bytes: usize,
+        /// Most bytes allowed.
+        limit: usize,
+    },
+    /// The pause ends too late.
+    #[error("the pause lasts until {}, more than {max_days} days: leave its end out, and resume by hand", until.utc())]
+    PauseTooLong {
+        /// Its end.
+        until: Time,
+        /// The limit.
+        max_days: u64,
+    },
+    /// What has waited is let go too slowly.
+    #[error("what has waited is to be let go over {ms} ms, the limit is {limit} ms")]
+    ReleaseTooLong {
+        /// The time asked for.
+        ms: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// The version that they are to have is 0, which means that there are none.
+    #[error("settings cannot have version 0: give the one that partition 0 has answered")]
+    NoVersion,
+    /// The version comes from a partition that gives none.
+    #[error("partition {partition} was asked for a new version of settings: only partition 0 gives them")]
+    NotNumbering {
+        /// The partition.
+        partition: u16,
+    },
 }
 
 /// Says why a timer of another cluster was refused.

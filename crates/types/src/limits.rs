@@ -144,6 +144,14 @@ pub const MAX_FILTER_BYTES: usize = 2 * 1024;
 pub const MAX_BULK_JOBS: usize = 16;
 /// Timers on which a bulk job could not act that are named, in each partition.
 pub const MAX_BULK_FAILURES: usize = 100;
+/// Destinations that have settings. Every partition has a copy of them all, some 100 bytes each,
+/// which its owner reads when it acquires it.
+pub const MAX_CONFIGURED_DESTINATIONS: usize = 1_000;
+/// Bytes of each text of a pause, who and why: a sentence or two, and a link.
+pub const MAX_PAUSE_TEXT_BYTES: usize = 256;
+/// Longest time over which the timers that have waited for the end of a pause are let go, ms: a
+/// week.
+pub const MAX_RELEASE_MS: u64 = 7 * 86_400_000;
 /// Tokens, and groups, whose use of their limits a broker tracks: about 100 bytes each. As many as
 /// there are tokens in a file at most.
 pub const MAX_LIMITED: usize = 10_000;

@@ -136,6 +136,8 @@ numbered! {
         Edit = 5, "edit";
         /// None of these: its broker was busy, or its host stood still.
         Broker = 6, "broker";
+        /// Its destination was paused.
+        Paused = 7, "paused";
     }
 }
 
@@ -263,7 +265,7 @@ mod tests {
         let unknown = (254, "unknown");
         assert_eq!(ends, (0..).zip(expected).chain([unknown]).collect::<Vec<_>>());
         let causes = LateCause::ALL.iter().map(|cause| (*cause as u8, cause.name())).collect::<Vec<_>>();
-        let expected = ["credit", "parked", "takeover", "claim", "store", "edit", "broker"];
+        let expected = ["credit", "parked", "takeover", "claim", "store", "edit", "broker", "paused"];
         assert_eq!(causes, (0..).zip(expected).chain([unknown]).collect::<Vec<_>>());
     }
 }

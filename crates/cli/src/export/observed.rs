@@ -152,6 +152,7 @@ mod tests {
             "protocol_errors_total",
             "lanes_ended_total",
             "staged_total",
+            "recalled_total",
         ];
         assert_eq!(others.len(), harmless.len(), "{others:?}");
         assert!(harmless.iter().all(|name| others.contains(name)), "{others:?}");

@@ -8,6 +8,7 @@ mod client;
 mod daemon;
 mod dead;
 mod demo;
+mod destination;
 mod destinations;
 mod disk;
 mod file;

@@ -2,7 +2,7 @@
 
 use mtimer_protocol::ErrorCode;
 use mtimer_store::ops::{self as stored, Applied, Trim, TrimAnswer};
-use mtimer_store::{Answer, LaneError, ListPage, Refusal, Retained};
+use mtimer_store::{Answer, Controls, LaneError, ListPage, Refusal, Retained};
 use mtimer_types::{Epoch, PartitionId};
 
 use super::Engine;
@@ -73,7 +73,9 @@ impl Engine {
                 self.swept(now, id, &dest, page);
             }
             (OpenCall::Taken, CallAnswer::List(ListPage::Taken(page))) => self.taken_page(now, id, page),
-            (OpenCall::Bulks, CallAnswer::Bulks(jobs)) => self.bulks_known(id, jobs),
+            (OpenCall::Controls, CallAnswer::Controls(controls)) => {
+                self.controls_known(now, id, *controls);
+            }
             (OpenCall::BulkPending, CallAnswer::Pending(page)) => self.bulk_pending(id, page),
             (OpenCall::BulkParks, CallAnswer::ParkedDestinations(list)) => self.bulk_parks(id, list),
             (OpenCall::BulkList(kind), CallAnswer::List(page)) => self.bulk_list(id, kind, page),
@@ -99,6 +101,18 @@ impl Engine {
             (Pending::Asked(asked), Answer::Refused(refusal)) => self.refused(at, asked, refusal),
             (Pending::Asked(asked), answer) => self.asked_applied(now, at, asked, answer),
         }
+    }
+
+    /// The partition's bulk jobs and settings are known, or known anew.
+    fn controls_known(&mut self, now: Now, at: PartitionId, controls: Controls) {
+        let Controls { bulks, settings } = controls;
+        for row in settings.all() {
+            self.configured(now, row.clone());
+        }
+        if let Some(p) = self.partition(at) {
+            p.controls_read();
+        }
+        self.bulks_known(at, bulks);
     }
 
     /// An operation of the owner's own that the store would not take for now: again after a pause.

@@ -7,7 +7,7 @@
 
 use mtimer_store::ops::{BulkActAnswer, BulkAdvance, MemoryEffect, MoveAnswer};
 use mtimer_store::table::{At, Row};
-use mtimer_store::{BulkJob, ListPage, PendingPage, Refusal};
+use mtimer_store::{Bulks, ListPage, PendingPage, Refusal};
 use mtimer_types::{Destination, PartitionId, Target};
 
 use super::bulk_work::{BulkKind, BulkStep};
@@ -22,7 +22,7 @@ const AT_ONCE: usize = 2;
 
 impl Engine {
     /// The partition's jobs are known, or known anew.
-    pub(super) fn bulks_known(&mut self, at: PartitionId, jobs: Vec<BulkJob>) {
+    pub(super) fn bulks_known(&mut self, at: PartitionId, jobs: Bulks) {
         if let Some(p) = self.partition(at) {
             p.bulk.learn(jobs);
             if p.bulk.has_work() {

@@ -122,8 +122,8 @@ enum AfterPage {
 
 impl BulkWork {
     /// Takes in the jobs as they are stored.
-    pub(super) fn learn(&mut self, jobs: Vec<BulkJob>) {
-        self.jobs = Bulks::stored(jobs);
+    pub(super) fn learn(&mut self, jobs: Bulks) {
+        self.jobs = jobs;
     }
 
     /// The jobs that are kept, as far as is known. Their counts are not.

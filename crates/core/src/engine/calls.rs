@@ -43,8 +43,8 @@ pub(super) enum OpenCall {
         dest: Destination,
     },
     Taken,
-    /// Reads the bulk jobs.
-    Bulks,
+    /// Reads bulk jobs and settings.
+    Controls,
     /// Reads pages for a bulk job.
     BulkPending,
     BulkParks,
@@ -123,7 +123,7 @@ impl Calls {
 
     /// Whether the bulk jobs are being read.
     pub(super) fn is_reading_bulks(&self) -> bool {
-        self.open.iter().any(|call| matches!(call, OpenCall::Bulks))
+        self.open.iter().any(|call| matches!(call, OpenCall::Controls))
     }
 
     /// Whether a timer is being read.

@@ -11,15 +11,16 @@
 //! | Is no late acknowledgement of it under way? | | | hold | |
 //! | Is its deadline ahead? | expire | expire | expire | expire |
 //! | May it have further attempts? | stop | | | |
+//! | Is its destination not paused? | park | park | park | park |
 //! | Does a stored claim cover it? | wait | wait | | |
 //! | May another one wait for its destination? | park | | | |
 //!
-//! An edit goes before the deadline: it was asked for first. A late acknowledgement holds only a
-//! timer that would otherwise be sent a second time: a stream of them must not keep an
+//! An edit goes before the deadline: it was asked for first. A pause goes behind deadlines, which
+//! run on, and before claims, which a parked timer does not need. A late acknowledgement holds only
+//! a timer that would otherwise be sent a second time: a stream of them must not keep an
 //! at-least-once timer from being sent. A taken timer needs no claim, since the take is one. If it
-//! has been given to a member it is sent also from a partition that is being given up. An
-//! outgoing timer has left before later edits. One that may not go out any more is decided on as
-//! taken.
+//! has been given to a member it is sent also from a partition that is being given up. An outgoing
+//! timer has left before later edits. One that may not go out any more is decided on as taken.
 //!
 //! Not in here: where the facts come from, and the effect of each answer on the timer.
 
@@ -69,6 +70,8 @@ pub(super) trait Facts {
     fn is_expired(&self) -> bool;
     /// A cancel came too late: no further attempt follows.
     fn is_stopped(&self) -> bool;
+    /// Its destination is paused.
+    fn is_paused(&self) -> bool;
     /// A stored claim covers it, or the store has taken it.
     fn is_claimed(&self) -> bool;
     /// Too many wait for the destination's credit.
@@ -98,6 +101,9 @@ pub(super) fn clearance(stage: Stage, facts: &impl Facts) -> Clearance {
     }
     if stage == Stage::Due && facts.is_stopped() {
         return Clearance::Stop;
+    }
+    if facts.is_paused() {
+        return Clearance::Park;
     }
     if !is_given_out && !facts.is_claimed() {
         return Clearance::AwaitClaim;
@@ -149,35 +155,38 @@ mod tests {
         fn is_stopped(&self) -> bool {
             self.is_no(6)
         }
+        fn is_paused(&self) -> bool {
+            self.is_no(7)
+        }
         fn is_claimed(&self) -> bool {
-            !self.is_no(7)
+            !self.is_no(8)
         }
         fn is_backlog_full(&self) -> bool {
-            self.is_no(8)
+            self.is_no(9)
         }
     }
 
     /// The table above, a column for each stage.
-    fn column(stage: Stage) -> [Option<Clearance>; 9] {
+    fn column(stage: Stage) -> [Option<Clearance>; 10] {
         use Clearance::{AwaitClaim, Expire, Hold, Park, Stop};
         let (wait, hold, expire, park) = (Some(AwaitClaim), Some(Hold), Some(Expire), Some(Park));
         match stage {
-            Stage::Due => [wait, wait, None, hold, None, expire, Some(Stop), wait, park],
-            Stage::Offered => [wait, wait, None, hold, None, expire, None, wait, None],
-            Stage::Taken => [park, None, None, hold, hold, expire, None, None, None],
-            Stage::Outgoing => [park, None, park, None, None, expire, None, None, None],
+            Stage::Due => [wait, wait, None, hold, None, expire, Some(Stop), park, wait, park],
+            Stage::Offered => [wait, wait, None, hold, None, expire, None, park, wait, None],
+            Stage::Taken => [park, None, None, hold, hold, expire, None, park, None, None],
+            Stage::Outgoing => [park, None, park, None, None, expire, None, park, None, None],
         }
     }
 
     #[test]
     fn the_first_question_that_is_answered_with_no_decides_and_no_other_is_asked_after_it() {
         for stage in STAGES {
-            for nos in 0..1 << 9 {
+            for nos in 0..1 << 10 {
                 let facts = Answers(nos, Cell::new(0));
-                let first = (0..9).find(|q| nos & (1 << q) != 0 && column(stage)[*q].is_some());
+                let first = (0..10).find(|q| nos & (1 << q) != 0 && column(stage)[*q].is_some());
                 let expected = first.and_then(|q| column(stage)[q]).unwrap_or(Clearance::Send);
                 assert_eq!(clearance(stage, &facts), expected, "{stage:?} {nos:#b}");
-                let asked = (0..9).filter(|q| facts.1.get() & (1 << q) != 0);
+                let asked = (0..10).filter(|q| facts.1.get() & (1 << q) != 0);
                 let may_ask = |q: usize| column(stage)[q].is_some() && first.is_none_or(|first| q <= first);
                 assert!(asked.clone().all(may_ask), "{stage:?} {nos:#b}: {:?}", asked.collect::<Vec<_>>());
             }

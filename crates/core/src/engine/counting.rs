@@ -9,8 +9,8 @@
 use std::cmp::Reverse;
 
 use mtimer_protocol::{
-    BrokerLoad, BrokerView, ClientView, MAX_CLIENT_VIEWS, MAX_PARKED_DESTINATIONS, ParkedDestination,
-    PartitionView, QueryAnswer, Status,
+    BrokerLoad, BrokerView, ClientView, MAX_CLIENT_VIEWS, MAX_PARKED_DESTINATIONS, MAX_PAUSED_DESTINATIONS,
+    ParkedDestination, PartitionView, PausedDestination, QueryAnswer, Status,
 };
 use mtimer_store::Census;
 
@@ -82,6 +82,7 @@ impl Engine {
             staged: stored.staged,
             residue: stored.residue,
             parked_destinations: self.parked_destinations(),
+            paused_destinations: self.paused_destinations(),
             lost_brokers: Vec::new(),
             unreached_leaders: Vec::new(),
         };
@@ -106,6 +107,18 @@ impl Engine {
             dest: self.roster.dest(ix).name().clone(),
             parked,
             sessions: self.roster.members(ix) as u64,
+        });
+        named.collect()
+    }
+
+    /// The destinations that are paused, those that have been for longest first.
+    fn paused_destinations(&self) -> Vec<PausedDestination> {
+        let mut paused: Vec<_> = self.roster.paused().collect();
+        paused.sort_unstable_by_key(|row| (row.settings.pause.as_ref().map(|pause| pause.since), &row.dest));
+        paused.truncate(MAX_PAUSED_DESTINATIONS);
+        let named = paused.into_iter().filter_map(|row| {
+            let pause = row.settings.pause.clone()?;
+            Some(PausedDestination { dest: row.dest.clone(), version: row.version, pause })
         });
         named.collect()
     }

@@ -11,7 +11,7 @@ use super::destination_members::{DestIx, MemberRef};
 use super::partition::OwnedPartition;
 use super::table::{EntryState, Flight, TakeState, TimerEntry};
 use super::{Engine, EnginePhase};
-use crate::api::{Counter, Effect, Now};
+use crate::api::{Counter, Effect, Now, SessionId};
 use crate::figures::RedeliveryCause;
 
 /// Deliveries of one frame.
@@ -24,7 +24,7 @@ impl Engine {
     pub(super) fn collect_due(&mut self, now: Now) {
         for at in self.partitions.ids() {
             let Some(p) = self.partitions.get_mut(at) else { continue };
-            let able = self.phase == EnginePhase::Running && p.is_active() && p.owned_lately(now.mono_ms);
+            let able = self.phase == EnginePhase::Running && p.is_active() && p.may_send(now.mono_ms);
             if able && !p.due().is_empty() {
                 let due = p.take_due();
                 due.into_iter().for_each(|id| self.make_ready(now, id, None));
@@ -130,7 +130,7 @@ impl Engine {
             if d.flow.is_settling() && !d.ready.is_empty() {
                 self.deferral.await_credit();
             }
-            self.unpark_more(dest);
+            self.unpark_more(now, dest);
             self.roster.forget_unused(dest);
         }
     }
@@ -175,9 +175,8 @@ impl Engine {
         match clearance {
             Clearance::Hold => self.hold(now, id),
             Clearance::Expire => self.settle(id, None, Verdict::Expired { next: now.time }, None),
-            Clearance::Send | Clearance::AwaitClaim | Clearance::Stop | Clearance::Park => {
-                self.await_claim(now, id);
-            }
+            Clearance::Park => self.park(now, id),
+            Clearance::Send | Clearance::AwaitClaim | Clearance::Stop => self.await_claim(now, id),
         }
     }
 
@@ -300,19 +299,34 @@ impl Engine {
                     self.roster.post(member, delivery);
                     continue;
                 }
-                let dest = facts.entry.dest;
-                self.set_state(id, EntryState::Taking { member });
-                self.flights.end(id.partition(), dest);
-                self.roster.end_flight(session, id);
+                self.unsend(id, session, member);
                 self.taken(now, id, MoveAnswer::Done);
             }
         }
     }
 
-    /// From when on a delivery is late.
-    fn late_from(&self, delivery: &Delivery) -> Time {
+    /// A delivery that was given to a member is not under way: it is as before it was given out.
+    pub(super) fn unsend(&mut self, id: TimerId, session: SessionId, member: MemberRef) {
+        let Some(dest) = self.partition(id.partition()).and_then(|p| p.table.get(id)).map(|e| e.dest) else {
+            return;
+        };
+        self.set_state(id, EntryState::Taking { member });
+        self.flights.end(id.partition(), dest);
+        self.roster.end_flight(session, id);
+    }
+
+    /// Takes note of how late a first delivery is sent. That of a timer that has waited for the end
+    /// of a pause counts from then on, and apart.
+    fn note_lateness(&mut self, now: Now, delivery: &Delivery) {
         let entry = self.partitions.get(delivery.id.partition()).and_then(|p| p.table.get(delivery.id));
-        entry.map_or(delivery.due, |entry| entry.record.late_from())
+        let late_from = entry.map_or(delivery.due, |entry| entry.record.late_from());
+        let resumed = entry.and_then(|entry| self.roster.dest(entry.dest).policy.resumed());
+        if let Some(resumed) = resumed.filter(|resumed| *resumed > late_from) {
+            return self.tallies.sent_after_pause.add_ms(now.time.ms_since(resumed));
+        }
+        let late_ms = now.time.ms_since(late_from);
+        self.tallies.sent_after.add_ms(late_ms);
+        self.tallies.sent_after_of.note(&delivery.headers, late_ms, now.time);
     }
 
     /// Sends this turn's deliveries, in frames of bounded size.
@@ -328,9 +342,7 @@ impl Engine {
             self.count(Counter::Redelivered, again as u64);
             for delivery in outbox {
                 if delivery.attempt == 1 {
-                    let late_ms = now.time.ms_since(self.late_from(&delivery));
-                    self.tallies.sent_after.add_ms(late_ms);
-                    self.tallies.sent_after_of.note(&delivery.headers, late_ms, now.time);
+                    self.note_lateness(now, &delivery);
                 }
                 bytes += delivery.content_bytes();
                 frame.push(delivery);
@@ -359,7 +371,7 @@ struct TimerFacts<'a> {
 
 impl Facts for TimerFacts<'_> {
     fn is_able(&self) -> bool {
-        self.engine.phase == EnginePhase::Running && self.partition.owned_lately(self.now.mono_ms)
+        self.engine.phase == EnginePhase::Running && self.partition.may_send(self.now.mono_ms)
     }
 
     fn is_leaving(&self) -> bool {
@@ -384,6 +396,10 @@ impl Facts for TimerFacts<'_> {
 
     fn is_stopped(&self) -> bool {
         self.entry.record.progress.stopped
+    }
+
+    fn is_paused(&self) -> bool {
+        self.engine.roster.dest(self.entry.dest).policy.is_paused()
     }
 
     fn is_claimed(&self) -> bool {

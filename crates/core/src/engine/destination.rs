@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use mtimer_types::Destination;
+use mtimer_types::{Destination, StoredSettings, Time};
 use slab::Slab;
 
 use super::credit::DestinationCredit;
@@ -13,6 +13,8 @@ use super::destination_members::DestIx;
 use super::flow::Flow;
 use super::hash::{Map, Seeded};
 use super::parks::Parks;
+use super::policies::Policies;
+use super::policy::Policy;
 use super::ready::ReadyQueue;
 
 /// A destination that has members, timers in memory, or parked timers.
@@ -23,6 +25,7 @@ pub(super) struct Dest {
     pub(super) ready: ReadyQueue,
     pub(super) parks: Parks,
     pub(super) flow: Flow,
+    pub(super) policy: Policy,
     /// Failed attempts since the last success.
     failures: u64,
     /// Its registrations, and their credit.
@@ -34,12 +37,13 @@ pub(super) struct Dest {
 }
 
 impl Dest {
-    fn new(name: Destination) -> Self {
+    fn new(name: Destination, policy: Policy) -> Self {
         Self {
             name,
             ready: ReadyQueue::default(),
             parks: Parks::default(),
             flow: Flow::default(),
+            policy,
             failures: 0,
             credit: DestinationCredit::default(),
             entries: 0,
@@ -98,6 +102,7 @@ impl Dest {
 pub(super) struct DestinationTable {
     all: Slab<Dest>,
     by_name: Map<Destination, DestIx>,
+    policies: Policies,
     /// The one that was asked for last: neighbours mostly have the same.
     last: Option<(Destination, DestIx)>,
     /// Destinations to look at in this turn.
@@ -110,7 +115,8 @@ pub(super) struct DestinationTable {
 impl DestinationTable {
     pub(super) fn new(seed: Seeded) -> Self {
         let (all, by_name) = (Slab::new(), Map::with_hasher(seed));
-        Self { all, by_name, last: None, dirty: Vec::new(), busy: BTreeSet::new() }
+        let policies = Policies::new(seed);
+        Self { all, by_name, policies, last: None, dirty: Vec::new(), busy: BTreeSet::new() }
     }
 
     /// The number of a destination, a new one if need be.
@@ -130,7 +136,7 @@ impl DestinationTable {
     }
 
     fn insert(&mut self, name: &Destination) -> DestIx {
-        let ix = self.all.insert(Dest::new(name.clone()));
+        let ix = self.all.insert(Dest::new(name.clone(), self.policies.of(name)));
         self.by_name.insert(name.clone(), ix);
         ix
     }
@@ -145,6 +151,35 @@ impl DestinationTable {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (DestIx, &Dest)> {
         self.all.iter()
+    }
+
+    /// Takes in settings of a destination. False if they are known, or newer ones are.
+    pub(super) fn configure(&mut self, row: StoredSettings) -> bool {
+        let dest = row.dest.clone();
+        let is_new = self.policies.learn(row);
+        if is_new {
+            self.renew_policy(&dest);
+        }
+        is_new
+    }
+
+    /// Ends pauses whose end has come.
+    pub(super) fn end_pauses(&mut self, now: Time) {
+        for dest in self.policies.look(now) {
+            self.renew_policy(&dest);
+        }
+    }
+
+    fn renew_policy(&mut self, dest: &Destination) {
+        if let Some(ix) = self.find(dest) {
+            self.all[ix].policy = self.policies.of(dest);
+            self.touch(ix);
+        }
+    }
+
+    /// The destinations that are paused.
+    pub(super) fn paused(&self) -> impl Iterator<Item = &StoredSettings> {
+        self.policies.paused()
     }
 
     /// Has this destination looked at before the turn ends.

@@ -161,6 +161,11 @@ impl DestinationMembers {
         self.all.get(member.ix).filter(|m| m.generation == member.generation)
     }
 
+    /// All of them, in no particular order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &DestinationMember> {
+        self.all.iter().map(|(_, member)| member)
+    }
+
     pub(super) fn get_mut(&mut self, member: MemberRef) -> Option<&mut DestinationMember> {
         self.all.get_mut(member.ix).filter(|m| m.generation == member.generation)
     }

@@ -103,7 +103,7 @@ impl OwnedPartition {
         }
         let named = match asked.op.subject() {
             Subject::Named(target) => self.named(target),
-            Subject::New(_) | Subject::Retained(_) | Subject::Bulk { .. } => None,
+            Subject::New(_) | Subject::Retained(_) | Subject::Partition { .. } => None,
         };
         let Some(id) = named.filter(|_| asked.held.is_none()) else { return };
         asked.held = Some(id);

@@ -28,6 +28,7 @@ impl Engine {
             unsettled: self.unsettled as u64,
             queued: owned().map(|p| p.queued() as u64).sum(),
             put_off: owned().map(|p| p.put_off().len() as u64).sum(),
+            paused: self.roster.paused().count() as u64,
             bulks: self.bulk_figures(),
             top,
             others,
@@ -82,6 +83,8 @@ impl Engine {
     /// The backlog of a destination, without the timers that wait for a claim.
     fn backlog(&self, ix: DestIx) -> Backlog {
         let dest = self.roster.dest(ix);
+        let is_paused = dest.policy.is_paused();
+        let oldest = [self.first_ready(ix), dest.parks.oldest()].into_iter().flatten().min();
         Backlog {
             pending: dest.pending(),
             waiting: dest.ready.waiting() as u64,
@@ -89,7 +92,9 @@ impl Engine {
             in_flight: self.roster.outstanding(ix) as u64,
             sessions: self.roster.members(ix) as u64,
             failures: dest.failures(),
-            oldest: [self.first_ready(ix), dest.parks.oldest()].into_iter().flatten().min(),
+            oldest: oldest.filter(|_| !is_paused),
+            oldest_paused: oldest.filter(|_| is_paused),
+            paused: u64::from(is_paused),
         }
     }
 

@@ -44,7 +44,7 @@ impl TimerEntry {
     /// that was set for one that was parked is not known any more.)
     fn late_by(&self, late_ms: u64) -> Option<LateCause> {
         match self.waited {
-            Some(Waited { cause: LateCause::Parked, .. }) => Some(LateCause::Parked),
+            Some(Waited { cause: cause @ (LateCause::Parked | LateCause::Paused), .. }) => Some(cause),
             _ if late_ms < LATE_MS => None,
             // It was late before it could wait for anything.
             Some(Waited { from_ms, .. }) if late_ms < 2 * u64::from(from_ms) => Some(LateCause::Broker),

@@ -23,8 +23,8 @@
 //!   `key_edits`), calls under way (`calls`), claims (`claims`), edits that hold timers (`holds`),
 //!   questions (`questions`), inherited deliveries (`inherited`);
 //! - of a destination (`destination`): timers that wait for credit (`ready`), parked ones
-//!   (`parks`), progress (`flow`), how many may wait (`backlog_limit`), and who has credit
-//!   (`credit`);
+//!   (`parks`), progress (`flow`), how many may wait (`backlog_limit`), what its settings say
+//!   (`policy`, `policies`), and who has credit (`credit`);
 //! - of the broker: sessions and their credit (`roster`, `destination_members`), requests and
 //!   settlements that are not answered (`open_requests`, `settle_reports`), how many deliveries are
 //!   under way (`flights`), the times at which deferred work goes (`deferral`), callback timeouts
@@ -84,6 +84,8 @@ mod parks;
 mod partition;
 mod partitions;
 mod pending;
+mod policies;
+mod policy;
 mod pressure;
 mod queries;
 mod questions;
@@ -93,6 +95,7 @@ mod recent;
 mod replies;
 mod requests;
 mod roster;
+mod settings;
 mod settle;
 mod settle_reports;
 mod settlements;
@@ -238,6 +241,7 @@ impl Engine {
     /// Appends the effects of the inputs since the last flush to `out`, in order.
     pub fn flush(&mut self, now: Now, out: &mut Vec<Effect>) {
         self.attended.turn(now.mono_ms);
+        self.end_pauses(now);
         self.take_back(now);
         self.lose_unsettled(now);
         self.time_out(now);
@@ -308,6 +312,7 @@ impl Engine {
                 self.extend(now, session, id, epoch, attempt, by_ms)
             }
             SessionEvent::Query { corr, query } => self.query(session, corr, query),
+            SessionEvent::Recalled(ids) => self.recalled(now, session, &ids),
             SessionEvent::Goodbye => self.roster.leave_all(session),
             SessionEvent::Closed => self.session_closed(session),
         }

@@ -19,14 +19,14 @@ impl Engine {
         prior_claim: Time,
         in_flight: Vec<InFlight>,
     ) {
-        let mut p = OwnedPartition::new(id, epoch, prior_claim, now.time, self.seed);
+        let mut p = OwnedPartition::new(id, epoch, prior_claim, now, self.seed);
         p.inherited.take_over(in_flight);
         // Not those of all partitions at once.
         p.trim_from(now.mono_ms + u64::from(id.0) * 997 % 60_000);
         self.partitions.insert(p);
         self.ask_taken(id, 0);
         self.call(id, OpenCall::ParkedDestinations, Call::ParkedDestinations);
-        self.call(id, OpenCall::Bulks, Call::Bulks);
+        self.call(id, OpenCall::Controls, Call::Controls);
     }
 
     pub(super) fn health(&mut self, id: PartitionId, health: Health) {

@@ -17,6 +17,9 @@ use crate::api::{Call, Counter, Now};
 impl Engine {
     /// Returns the limit on the timers that wait in memory for a destination's credit.
     fn backlog_limit(&self, dest: DestIx) -> BacklogLimit {
+        if self.roster.dest(dest).policy.is_paused() {
+            return BacklogLimit::AtMost(0);
+        }
         let flow = &self.roster.dest(dest).flow;
         let thresholds = StallThresholds::new(self.options.park_after_ms, self.roster.has_members(dest));
         let in_use = || self.roster.outstanding(dest);
@@ -39,7 +42,9 @@ impl Engine {
                 self.park_beyond(now, dest, most, after_ms);
             }
             let d = self.roster.dest(dest);
-            if d.ready.is_empty() && d.flow.pace() == 0 {
+            if d.policy.is_releasing() {
+                self.roster.touch(dest);
+            } else if d.ready.is_empty() && d.flow.pace() == 0 {
                 self.roster.rest(dest);
             }
         }
@@ -109,12 +114,16 @@ impl Engine {
         self.sweeps.abandon(at);
     }
 
-    /// Fetches parked timers back while the destination has more credit than it has timers to send.
-    pub(super) fn unpark_more(&mut self, dest: DestIx) {
+    /// Fetches parked timers back while the destination has more credit than it has timers to send,
+    /// as far as its policy allows.
+    pub(super) fn unpark_more(&mut self, now: Now, dest: DestIx) {
         loop {
             let credit = self.roster.free(dest);
             let d = self.roster.dest_mut(dest);
+            let parked = d.parks.count().saturating_sub(u64::from(d.parks.returning()));
+            let credit = d.policy.may_return(now.time, parked).map_or(credit, |may| may.min(credit));
             let Some((at, limit)) = d.parks.begin_fetch(credit, d.ready.len() as u64) else { return };
+            d.policy.return_begins(u64::from(limit));
             let name = d.name().clone();
             // A partition that is not owned any more has no parks.
             let listing = Listing { of: Listed::Parked(name.clone()), cursor: 0, limit };
@@ -130,6 +139,7 @@ impl Engine {
         }
         let dest = self.roster.dest_ix(dest);
         let oldest = page.rows.iter().map(Record::late_from).min();
+        let resumed = self.roster.dest(dest).policy.resumed();
         let mut coming = 0;
         for mut record in page.rows {
             let id = record.timer.id;
@@ -142,7 +152,8 @@ impl Engine {
             record.extensions.abridge_story();
             let (covered, take, waited) = (false, TakeState::NotAsked, None);
             let mut entry = TimerEntry { record, dest, fire, covered, take, waited, state };
-            entry.has_waited_for(LateCause::Parked);
+            let was_paused = resumed >= Some(entry.record.late_from());
+            entry.has_waited_for(if was_paused { LateCause::Paused } else { LateCause::Parked });
             p.table.insert(entry);
             self.roster.dest_mut(dest).enter();
             coming += 1;

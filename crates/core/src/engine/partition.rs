@@ -10,7 +10,7 @@ use mtimer_types::{Ended, Epoch, PartitionId, Time, TimerId};
 
 use super::bulk_work::BulkWork;
 use super::calls::{Calls, OpenCall};
-use super::claims::Claims;
+use super::claims::{Claims, OWNERSHIP_MS};
 use super::deferral::FlushTime;
 use super::hash::Seeded;
 use super::holds::Holds;
@@ -66,6 +66,10 @@ pub(super) struct OwnedPartition {
     epoch: Epoch,
     prior_claim: Time,
     since: Time,
+    /// The same, monotonic ms.
+    since_mono_ms: u64,
+    /// Bulk jobs and settings have been read.
+    knows_controls: bool,
     stage: OwnershipStage,
     /// Why the store cannot be reached.
     down: Option<String>,
@@ -99,14 +103,16 @@ pub(super) struct OwnedPartition {
 }
 
 impl OwnedPartition {
-    /// A partition that is owned since `since` (cluster time) with this epoch. The previous owner
+    /// A partition that is owned since `since` with this epoch. The previous owner
     /// has claimed up to `prior_claim`.
-    pub(super) fn new(id: PartitionId, epoch: Epoch, prior_claim: Time, since: Time, seed: Seeded) -> Self {
+    pub(super) fn new(id: PartitionId, epoch: Epoch, prior_claim: Time, since: Now, seed: Seeded) -> Self {
         Self {
             id,
             epoch,
             prior_claim,
-            since,
+            since: since.time,
+            since_mono_ms: since.mono_ms,
+            knows_controls: false,
             stage: OwnershipStage::Serving,
             down: None,
             down_since: None,
@@ -228,6 +234,17 @@ impl OwnedPartition {
         std::mem::take(&mut self.due)
     }
 
+    /// Bulk jobs and settings have been read.
+    pub(super) fn controls_read(&mut self) {
+        self.knows_controls = true;
+    }
+
+    /// Whether timers may be sent: the store has accepted a write that began lately, and it is
+    /// known which destinations are paused.
+    pub(super) fn may_send(&self, mono_ms: u64) -> bool {
+        self.knows_controls && self.owned_lately(mono_ms)
+    }
+
     /// Whether the store has accepted a write that began lately.
     pub(super) fn owned_lately(&self, mono_ms: u64) -> bool {
         self.claims.owned_lately(mono_ms)
@@ -317,7 +334,7 @@ impl OwnedPartition {
                 | OpenCall::Parked { .. }
                 | OpenCall::Sweep { .. }
                 | OpenCall::Taken
-                | OpenCall::Bulks
+                | OpenCall::Controls
                 | OpenCall::BulkPending
                 | OpenCall::BulkParks
                 | OpenCall::BulkList(_)
@@ -359,6 +376,7 @@ impl OwnedPartition {
             | RequestOp::Purge(_)
             | RequestOp::BeginBulk(_)
             | RequestOp::StopBulk(_) => return None,
+            RequestOp::Configure(_) => return self.may_not_be_sole(now),
         };
         if recent.contains(now, timer.id) {
             return Some(ScheduleReply::Ended(Ended::Acknowledged).into());
@@ -371,6 +389,15 @@ impl OwnedPartition {
         let same = entry.record.timer.same_content(timer);
         let again = ScheduleReply::Scheduled { new: false, replaced: None };
         Some(if same { again } else { ScheduleReply::Conflict }.into())
+    }
+
+    /// The answer to a change of settings while a former owner may still send, by the claims that
+    /// it has: it does not know of the change.
+    fn may_not_be_sole(&self, now: Now) -> Option<OpReply> {
+        let text =
+            "the partition has changed hands a moment ago, and its former owner may still send: try again";
+        let is_sole = now.mono_ms > self.since_mono_ms + OWNERSHIP_MS;
+        (!is_sole).then(|| failed(ErrorCode::Overloaded, text.to_owned()))
     }
 
     /// Whether an edit holds this timer.
@@ -435,7 +462,8 @@ mod tests {
     use super::*;
 
     fn partition() -> OwnedPartition {
-        OwnedPartition::new(PartitionId(0), Epoch(1), Time::ZERO, Time::ZERO, Seeded(1))
+        let since = Now { time: Time::ZERO, mono_ms: 0 };
+        OwnedPartition::new(PartitionId(0), Epoch(1), Time::ZERO, since, Seeded(1))
     }
 
     #[test]

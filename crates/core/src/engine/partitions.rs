@@ -62,10 +62,12 @@ mod tests {
     use mtimer_types::{Epoch, Time};
 
     use super::*;
+    use crate::api::Now;
     use crate::engine::hash::Seeded;
 
     fn partition(id: u16) -> OwnedPartition {
-        OwnedPartition::new(PartitionId(id), Epoch(1), Time::ZERO, Time::ZERO, Seeded(1))
+        let since = Now { time: Time::ZERO, mono_ms: 0 };
+        OwnedPartition::new(PartitionId(id), Epoch(1), Time::ZERO, since, Seeded(1))
     }
 
     #[test]

@@ -9,8 +9,8 @@ use mtimer_protocol::{
     PendingRow, Query, QueryAnswer, RecordRest, TimerState, TimerView, UnconfirmedRow,
 };
 use mtimer_store::{
-    BulkEnd, BulkJob, Bulks, Counts, CountsPage, CountsRange, DeadFilter, Forecast, ForecastRange, ListPage,
-    Listed, Listing, Pending, PendingPage, PendingRange, Place, Record,
+    BulkEnd, BulkJob, Counts, CountsPage, CountsRange, DeadFilter, Forecast, ForecastRange, ListPage, Listed,
+    Listing, Pending, PendingPage, PendingRange, Place, Record,
 };
 use mtimer_types::{Destination, Filter, PartitionId, Time, Timer, limits};
 
@@ -57,7 +57,12 @@ impl Engine {
             Query::Forecast(query) => self.ask_forecast(session, corr, query),
             Query::Bulks { partition } => {
                 if let Some(at) = self.partition_of_number(session, corr, partition) {
-                    self.ask(at, QueryPart::One { session, corr }, Call::Bulks);
+                    self.ask(at, QueryPart::One { session, corr }, Call::Controls);
+                }
+            }
+            Query::Settings { partition } => {
+                if let Some(at) = self.partition_of_number(session, corr, partition) {
+                    self.ask(at, QueryPart::Settings { session, corr }, Call::Controls);
                 }
             }
             Query::Status => self.counting.ask(Asker { session, corr, about: About::Status }),
@@ -173,7 +178,8 @@ impl Engine {
     fn page_answered(&mut self, part: &QueryPart) {
         match part {
             QueryPart::Pending { .. } => self.list_pages.answered(),
-            QueryPart::One { .. } | QueryPart::Story { .. } | QueryPart::Count(_) => {}
+            QueryPart::One { .. } | QueryPart::Story { .. } | QueryPart::Settings { .. } => {}
+            QueryPart::Count(_) => {}
         }
     }
 
@@ -250,8 +256,12 @@ impl Engine {
                 let rows = rows.into_iter().map(|(dest, counts)| self.counts_row(at, dest, counts)).collect();
                 self.answer(session, corr, QueryAnswer::Counts { rows, next, uncounted });
             }
-            (QueryPart::One { session, corr }, CallAnswer::Bulks(jobs)) => {
-                let jobs = Bulks::stored(jobs);
+            (QueryPart::Settings { session, corr }, CallAnswer::Controls(controls)) => {
+                let rows = controls.settings.all().cloned().collect();
+                self.answer(session, corr, QueryAnswer::Settings(rows));
+            }
+            (QueryPart::One { session, corr }, CallAnswer::Controls(controls)) => {
+                let jobs = controls.bulks;
                 let views = jobs.all().iter().map(|job| bulk_view(job, jobs.is_at_work(job.number)));
                 self.answer(session, corr, QueryAnswer::Bulks(views.collect()));
             }
@@ -337,6 +347,7 @@ impl Engine {
         match part {
             QueryPart::One { session, corr }
             | QueryPart::Story { session, corr }
+            | QueryPart::Settings { session, corr }
             | QueryPart::Pending { session, corr, .. } => {
                 self.answer(session, corr, QueryAnswer::Failed { code, message: message.to_owned() });
             }

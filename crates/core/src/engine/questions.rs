@@ -30,6 +30,8 @@ pub(super) enum QueryPart {
     One { session: SessionId, corr: u64 },
     /// The same, for the story of a timer.
     Story { session: SessionId, corr: u64 },
+    /// The same, for the settings of a partition.
+    Settings { session: SessionId, corr: u64 },
     /// The same, for a page of pending timers, with or without their payloads, or of when they are
     /// due.
     Pending { session: SessionId, corr: u64, payloads: bool },
@@ -43,6 +45,7 @@ impl QueryPart {
         match *self {
             Self::One { session, corr }
             | Self::Story { session, corr }
+            | Self::Settings { session, corr }
             | Self::Pending { session, corr, .. } => Some((session, corr)),
             Self::Count(_) => None,
         }

@@ -83,7 +83,8 @@ impl Engine {
                 self.count(Counter::Extended, 1);
                 self.extended(id, deadline);
             }
-            MemoryEffect::Bulks(at) => self.call(at, OpenCall::Bulks, Call::Bulks),
+            MemoryEffect::Bulks(at) => self.call(at, OpenCall::Controls, Call::Controls),
+            MemoryEffect::Configured(row) => self.configured(now, *row),
         }
     }
 
@@ -204,7 +205,9 @@ impl Engine {
                 }
             }
             Subject::Retained(id) => self.fetch(id),
-            Subject::Bulk { partition, .. } => self.call(partition, OpenCall::Bulks, Call::Bulks),
+            Subject::Partition { partition, .. } => {
+                self.call(partition, OpenCall::Controls, Call::Controls);
+            }
         }
     }
 }

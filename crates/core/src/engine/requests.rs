@@ -163,7 +163,7 @@ impl OwnedPartition {
                 (Some(timer.id), asked.key.as_ref().and_then(|key| self.table.by_key(key)))
             }
             Subject::Named(target) => (self.named(target), None),
-            Subject::Retained(_) | Subject::Bulk { .. } => (None, None),
+            Subject::Retained(_) | Subject::Partition { .. } => (None, None),
         };
         let of = |id| {
             let entry = self.table.get(id);

@@ -12,7 +12,7 @@ use mtimer_protocol::{ClientView, Delivery};
 use mtimer_types::limits::{
     MAX_REGISTRATIONS, MAX_REGISTRATIONS_OF_DESTINATION, MAX_SESSION_UNSETTLED_BYTES,
 };
-use mtimer_types::{Destination, PartitionId, TimerId};
+use mtimer_types::{Destination, PartitionId, StoredSettings, Time, TimerId};
 
 use super::destination::{Dest, DestinationTable};
 use super::destination_members::{DestIx, DestinationMember, DestinationMembers, Load, MemberRef};
@@ -204,6 +204,28 @@ impl Roster {
         behind.or_else(|| self.parked.first()).copied()
     }
 
+    /// Takes in settings of a destination. False if they are known, or newer ones are.
+    pub(super) fn configure(&mut self, row: StoredSettings) -> bool {
+        self.dests.configure(row)
+    }
+
+    /// Ends pauses whose end has come.
+    pub(super) fn end_pauses(&mut self, now: Time) {
+        self.dests.end_pauses(now);
+    }
+
+    /// The destinations that are paused, and their settings, in no particular order.
+    pub(super) fn paused(&self) -> impl Iterator<Item = &StoredSettings> {
+        self.dests.paused()
+    }
+
+    /// The registrations for a destination: sessions, and their numbers there.
+    ///
+    /// Takes time in proportion to the number of all registrations.
+    pub(super) fn registrations(&self, dest: DestIx) -> impl Iterator<Item = (SessionId, u32)> + '_ {
+        self.members.iter().filter(move |m| m.dest == dest).map(|m| (m.session, m.registration))
+    }
+
     /// Has this destination looked at before the turn ends.
     pub(super) fn touch(&mut self, ix: DestIx) {
         self.dests.touch(ix);
@@ -325,9 +347,11 @@ impl Roster {
         }
     }
 
-    /// Credits of a destination that are free; none of sessions that have too many bytes to settle.
+    /// Credits of a destination that may be used: those that are free, none of sessions that have
+    /// too many bytes to settle, and none at all while it is paused.
     pub(super) fn free(&self, dest: DestIx) -> u64 {
-        self.dests.get(dest).credit.sum().free
+        let d = self.dests.get(dest);
+        if d.policy.is_paused() { 0 } else { d.credit.sum().free }
     }
 
     /// Whether a member's session has as many bytes to settle as it may, so that it takes nothing
@@ -355,6 +379,9 @@ impl Roster {
     /// in one go, so that a backlog of `waiting` is shared evenly among the sessions, and among the
     /// registrations of each.
     pub(super) fn least_loaded(&self, dest: DestIx, waiting: usize) -> Option<(MemberRef, u32)> {
+        if self.dests.get(dest).policy.is_paused() {
+            return None;
+        }
         let credit = &self.dests.get(dest).credit;
         let members = credit.least_loaded();
         let free = members.iter().filter_map(|r| {

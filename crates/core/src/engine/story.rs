@@ -28,7 +28,7 @@ impl Engine {
         };
         let Some(p) = self.partitions.get(id.partition()) else { return story };
         let Some(entry) = p.table.get(id).filter(|_| place != Place::Dead) else {
-            story.waits_for = not_in_memory(now, p, record, place);
+            story.waits_for = self.unless_paused(record, not_in_memory(now, p, record, place));
             return story;
         };
         match &entry.state {
@@ -41,9 +41,27 @@ impl Engine {
             | EntryState::Taking { .. }
             | EntryState::Settling { attempt: None, .. }
             | EntryState::Parking { .. }
-            | EntryState::Unparking => story.waits_for = waits_for(now, p, &entry.state),
+            | EntryState::Unparking => {
+                story.waits_for = self.unless_paused(record, waits_for(now, p, &entry.state));
+            }
         }
         story
+    }
+
+    /// What a timer waits for: if its destination is paused and it would wait for credit or is
+    /// parked, for the end of the pause.
+    fn unless_paused(&self, record: &Record, waits_for: Option<LateCause>) -> Option<LateCause> {
+        let cause = waits_for?;
+        let of_dest = match cause {
+            LateCause::Credit | LateCause::Parked | LateCause::Claim => true,
+            LateCause::Takeover | LateCause::Store | LateCause::Edit | LateCause::Broker => false,
+            LateCause::Paused | LateCause::Unknown => false,
+        };
+        let is_paused = || {
+            let ix = self.roster.find_dest(&record.timer.dest);
+            ix.is_some_and(|ix| self.roster.dest(ix).policy.is_paused())
+        };
+        Some(if of_dest && is_paused() { LateCause::Paused } else { cause })
     }
 
     /// How many attempts of a timer have begun, or may have, that the store has there.

@@ -308,6 +308,8 @@ impl World {
                 }
                 self.want(b, partition.0);
             }
+            // What is sent leaves at once: there is nothing to take back.
+            Effect::Recall(..) => {}
             // No timer of a simulation has a trace; dead letters are looked up in the store.
             Effect::Settled(..) | Effect::Died(_) | Effect::Stored(_) => {}
             Effect::Released => {

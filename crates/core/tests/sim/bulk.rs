@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mtimer_store::ops::{BulkActAnswer, MoveAnswer};
 use mtimer_store::{Answer, BulkJob, BulkPlace, Op, Place, RescheduleAnswer};
-use mtimer_types::{Bulk, BulkAction, BulkId, PartitionId, Timer, TimerId};
+use mtimer_types::{Bulk, BulkAction, BulkId, Destination, PartitionId, Timer, TimerId};
 
 use super::history::{History, is_live};
 
@@ -38,6 +38,11 @@ impl BulkWatch {
     /// A client asks for a schedule of a timer.
     pub(super) fn know(&mut self, timer: &Timer) {
         self.timers.entry(timer.id).or_insert_with(|| timer.clone());
+    }
+
+    /// The destination of a timer that a client has asked for.
+    pub(super) fn dest_of(&self, id: TimerId) -> Option<Destination> {
+        self.timers.get(&id).map(|timer| timer.dest.clone())
     }
 
     /// The job that is at work on live timers, or on retained ones.

@@ -53,6 +53,7 @@ impl History {
         self.note(ms, Some(id), || {
             format!("{id}: broker {} sends {epoch}/{attempt} at {}", m.broker, m.time)
         });
+        self.check_pause(m, d);
         let newer = self.owners[usize::from(id.partition().0)].iter().find(|r| r.epoch > epoch).cloned();
         let Some(life) = self.lives.get_mut(&id).filter(|l| l.asked) else {
             return self.fail(ms, Some(id), "2: sent, and was never scheduled");

@@ -12,6 +12,7 @@ use mtimer_types::limits::REPEAT_HORIZON_MS;
 use mtimer_types::{Epoch, HandlerOutcome, ImportId, Mode, PartitionId, Time, Timer, TimerId};
 
 use super::bulk::BulkWatch;
+use super::pause::PauseWatch;
 use super::plan::Plan;
 
 /// How long before its time a timer is taken at most, ms: as far as a claim reaches at a slow store.
@@ -151,6 +152,7 @@ pub(crate) struct History {
     /// When each request that has a number was first applied.
     pub(super) applied: HashMap<u64, u64>,
     pub(super) bulks: BulkWatch,
+    pub(super) pauses: PauseWatch,
     /// Keys by which timers were cancelled, whenever they came.
     pub(super) cancelled_names: HashSet<Name>,
     /// By how much the clock that decides has stepped back in all, ms: timers that had come due
@@ -174,6 +176,7 @@ impl History {
             owners: vec![Vec::new(); usize::from(partitions)],
             applied: HashMap::new(),
             bulks: BulkWatch::default(),
+            pauses: PauseWatch::default(),
             cancelled_names: HashSet::new(),
             stepped_back_ms: 0,
             seq: 0,

@@ -13,7 +13,7 @@ use mtimer_store::conformance::properties;
 use mtimer_store::ops::Subject;
 use mtimer_store::{
     Answer, Batch, Census, CountsPage, Forecast, Health, Lane, LaneError, Listed, Listing, Load, Loaded, Op,
-    PendingPage, Refusal, Store,
+    PendingPage, Refusal, Settings, Store,
 };
 use mtimer_types::{Epoch, PartitionId, Target, Time};
 
@@ -167,7 +167,7 @@ impl World {
             Call::Pending(_) => CallAnswer::Pending(PendingPage { rows: Vec::new(), next: None }),
             Call::Counts(_) => CallAnswer::Counts(CountsPage::default()),
             Call::Forecast(_) => CallAnswer::Forecast(Forecast::default()),
-            Call::Bulks => CallAnswer::Bulks(Vec::new()),
+            Call::Controls => CallAnswer::Controls(Box::default()),
             Call::Census => CallAnswer::Census(Census::default()),
             _ => return false,
         };
@@ -301,8 +301,11 @@ impl World {
         {
             page.rows.retain(|row| !row.fire.is_staged() || row.record.timer.id.random() % 3 != 0);
         }
-        if let CallAnswer::Bulks(jobs) = &answer {
-            self.history.compare_bulks(self.ms, at, jobs);
+        if let CallAnswer::Controls(controls) = &mut answer {
+            self.history.compare_bulks(self.ms, at, controls.bulks.all());
+            if self.plan.sabotage == Some(Sabotage::PauseForgotten) {
+                controls.settings = Settings::default();
+            }
         }
         if let CallAnswer::Load(loaded) = &mut answer {
             loaded.is_claim_unconfirmed = claims && self.is_unconfirmed(at);

@@ -10,13 +10,13 @@ use mtimer_protocol::ops::{Reschedule, Schedule};
 use mtimer_protocol::sample::{self, Source};
 use mtimer_protocol::{ErrorCode, OpReply, Query, Request, RequestOp};
 use mtimer_types::{
-    Bulk, BulkAction, BulkId, Destination, Filter, Headers, Key, KeyPolicy, Mode, PartitionId, RetryTiers,
-    Target, Time, Timer, TimerId,
+    Bulk, BulkAction, BulkId, Destination, DestinationSettings, Filter, Headers, Key, KeyPolicy, Mode,
+    PartitionId, RetryTiers, SettingsVersion, Target, Time, Timer, TimerId,
 };
 
 use super::import::Imports;
 use super::owners::index;
-use super::{Event, PARTITIONS, World};
+use super::{Event, PARTITIONS, World, pause};
 
 /// Requests are given up after this, ms, with an outcome that nobody knows.
 const GIVE_UP_MS: u64 = 25_000;
@@ -155,6 +155,15 @@ impl Source for Drawn<'_> {
         world.load.bulks.push(begun.clone());
         begun
     }
+
+    fn settings(&mut self) -> (PartitionId, Destination, DestinationSettings, SettingsVersion) {
+        let world = &mut *self.world;
+        let at = PartitionId(world.rng.below(u64::from(PARTITIONS)) as u16);
+        let version = SettingsVersion::Given(world.history.pauses.next_version());
+        let lasts_ms = world.rng.chance(75).then(|| world.rng.log_between(50, 8_000));
+        let settings = pause::settings(world.client_time(), lasts_ms);
+        (at, dest(world.rng.pick(&[0, 0, 1, 9, 9])), settings, version)
+    }
 }
 
 /// Whether a client repeats the request.
@@ -283,6 +292,7 @@ impl World {
             (5, _) => Query::Pending(sample::all_pending(at).into()),
             (6, _) if at % 2 == 1 => Query::Forecast(sample::all_forecast(at)),
             (6, _) => Query::Counts(sample::all_counts(at)),
+            (7, _) if at % 2 == 1 => Query::Settings { partition: at },
             (7, _) => Query::Bulks { partition: at },
             _ => Query::Status,
         };

@@ -25,6 +25,7 @@ mod lanes;
 mod load;
 mod operations;
 mod owners;
+mod pause;
 pub(crate) mod plan;
 mod sabotage;
 pub(crate) mod stats;

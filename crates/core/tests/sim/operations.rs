@@ -31,6 +31,7 @@ impl History {
             RequestOp::Reschedule(_) | RequestOp::ExtendDeadline(_) | RequestOp::Replay(_) => {}
             RequestOp::Import(op) => self.asked_schedule(&op.timer),
             RequestOp::BeginBulk(_) | RequestOp::StopBulk(_) => {}
+            RequestOp::Configure(op) => self.asked_configure(op),
         }
     }
 
@@ -88,6 +89,7 @@ impl History {
             RequestOp::Replay(_) | RequestOp::Purge(_) => {}
             RequestOp::Import(op) => self.answered_import(op.timer.id, reply),
             RequestOp::BeginBulk(_) | RequestOp::StopBulk(_) => {}
+            RequestOp::Configure(op) => self.answered_configure(op, reply),
         }
     }
 
@@ -104,6 +106,7 @@ impl History {
             Op::Schedule(_) | Op::Cancel(_) | Op::Reschedule(_) | Op::Replay(_) | Op::Purge(_) => {}
             Op::Take(_) | Op::Settle(_) | Op::Park(_) | Op::Unpark(_) | Op::Trim(_) => {}
             Op::BeginBulk(_) | Op::StopBulk(_) | Op::BulkAct(_) | Op::BulkAdvance(_) | Op::Import(_) => {}
+            Op::Configure(_) => {}
         }
     }
 
@@ -119,6 +122,7 @@ impl History {
             Op::Take(_) | Op::Settle(_) | Op::Park(_) | Op::Unpark(_) | Op::Trim(_) => false,
             Op::BulkAct(_) => matches!(answer, Answer::BulkAct(BulkActAnswer::Moved { .. })),
             Op::BeginBulk(_) | Op::StopBulk(_) | Op::BulkAdvance(_) | Op::Import(_) => false,
+            Op::Configure(_) => false,
         }
     }
 
@@ -182,7 +186,7 @@ impl History {
             Op::Reschedule(_) | Op::ExtendDeadline(_) | Op::Park(_) | Op::Unpark(_) | Op::Take(_) => {
                 Some("1: ended by an operation that ends nothing")
             }
-            Op::BeginBulk(_) | Op::StopBulk(_) | Op::BulkAdvance(_) | Op::Import(_) => {
+            Op::BeginBulk(_) | Op::StopBulk(_) | Op::BulkAdvance(_) | Op::Import(_) | Op::Configure(_) => {
                 Some("1: ended by an operation that ends nothing")
             }
         };
@@ -198,7 +202,7 @@ fn about(op: &RequestOp, reply: &OpReply) -> TimerId {
         Subject::New(timer) => timer.id,
         Subject::Named(Target::Id(id)) => *id,
         Subject::Retained(id) => id,
-        Subject::Bulk { .. } => TimerId::from_u128(0),
+        Subject::Partition { .. } => TimerId::from_u128(0),
         Subject::Named(Target::Key(..)) => match reply {
             OpReply::Cancel(CancelReply::Cancelled(id) | CancelReply::TooLate(id))
             | OpReply::Reschedule(RescheduleReply::Rescheduled(id) | RescheduleReply::TooLate(id))
@@ -210,6 +214,7 @@ fn about(op: &RequestOp, reply: &OpReply) -> TimerId {
             | OpReply::ExtendDeadline(ExtendDeadlineReply::NotFound) => TimerId::from_u128(0),
             OpReply::Schedule(_) | OpReply::Replay(_) | OpReply::Purge(_) => TimerId::from_u128(0),
             OpReply::BeginBulk(_) | OpReply::StopBulk(_) | OpReply::Import(_) => TimerId::from_u128(0),
+            OpReply::Configure(_) => TimerId::from_u128(0),
             OpReply::Failed { .. } | OpReply::Moved { .. } => TimerId::from_u128(0),
         },
     }
@@ -241,7 +246,7 @@ pub(super) fn touched(op: &Op, answer: &Answer) -> Vec<TimerId> {
         Op::Take(_) | Op::Settle(_) | Op::Park(_) | Op::Unpark(_) => None,
         Op::Replay(_) | Op::Purge(_) | Op::Trim(_) => None,
         Op::BeginBulk(_) | Op::StopBulk(_) | Op::BulkAct(_) | Op::BulkAdvance(_) => None,
-        Op::Import(_) => None,
+        Op::Import(_) | Op::Configure(_) => None,
     };
     let named = op.id().filter(|id| Some(*id) != other);
     named.into_iter().chain(other).collect()

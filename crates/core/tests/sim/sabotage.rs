@@ -6,10 +6,14 @@ use mtimer_protocol::ops::{self, ScheduleReply};
 use mtimer_protocol::{Delivery, OpReply, RequestOp, Settlement};
 use mtimer_store::conformance::properties;
 use mtimer_store::ops::{
-    BulkActAnswer, Cancel, ImportAnswer, MoveAnswer, Reschedule, Schedule, Settle, SettleAnswer, TrimAnswer,
+    BulkActAnswer, Cancel, ConfigureAnswer, ImportAnswer, MoveAnswer, Reschedule, Schedule, Settle,
+    SettleAnswer, TrimAnswer,
 };
 use mtimer_store::{Answer, Batch, CancelAnswer, Op, Refusal, RescheduleAnswer, ScheduleAnswer, Verdict};
-use mtimer_types::{Epoch, FailedAttempt, HandlerOutcome, Headers, Mode, Target};
+use mtimer_types::{
+    DestinationSettings, Epoch, FailedAttempt, HandlerOutcome, Headers, Mode, SettingsVersion,
+    StoredSettings, Target,
+};
 
 use super::plan::{Plan, Profile};
 
@@ -83,6 +87,10 @@ sabotages! {
     StoryMisdates: Faults, "story: tells of an attempt that was not sent like that";
     /// Attempts are told to the store as if none had been late.
     StoryHidesLateness: Faults, "story: tells of an attempt that was not sent like that";
+    /// A pause is answered and not heeded.
+    PauseUnheeded: Faults, "pause: sent after a pause was answered";
+    /// A new owner does not read the pauses that its partition has.
+    PauseForgotten: Faults, "pause: sent after a pause was answered";
     /// The clock follows a reading of the store by steps, also backwards.
     ClockStepsBack: Clocks, "12: the time";
     /// The clock follows the store by a twentieth of the time that passes.
@@ -123,6 +131,13 @@ impl Sabotage {
             }
             (Self::ImportEarly, Op::Import(op)) if op.record.timer.id.random() % 4 == 0 => {
                 Some(Answer::Import(ImportAnswer::Staged { new: true }))
+            }
+            (Self::PauseUnheeded, Op::Configure(op)) => {
+                let SettingsVersion::Given(version) = op.version else { return None };
+                let (dest, settings) = (op.dest.clone(), DestinationSettings::default());
+                Some(Answer::Configure(ConfigureAnswer::Done(
+                    StoredSettings { dest, version, settings }.into(),
+                )))
             }
             (Self::SkipTake, Op::Take(_)) => Some(Answer::Take(MoveAnswer::Done)),
             (Self::LosePark | Self::LoseTaken, Op::Park(_)) => Some(Answer::Park(MoveAnswer::Done)),

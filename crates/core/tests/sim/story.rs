@@ -67,7 +67,7 @@ fn is_true(life: &Life, record: &Record, failed: &FailedAttempt) -> bool {
     // Less is told if the store's answer to the schedule came after the due time.
     let is_as_late = u64::from(attempt.late_ms) <= told.ms_since(record.late_from());
     let is_explained = match attempt.late_by {
-        Some(LateCause::Parked) => true,
+        Some(LateCause::Parked | LateCause::Paused) => true,
         cause => cause.is_some() == (u64::from(attempt.late_ms) >= LATE_MS),
     };
     times.any(is_then) && told <= failed.ended && is_as_late && is_explained

@@ -34,7 +34,7 @@ impl Operation for BeginBulk {
 
     fn subject(&self) -> Subject<'_> {
         let Bulk { filter, .. } = &*self.bulk;
-        Subject::Bulk {
+        Subject::Partition {
             partition: self.partition,
             group: filter.group.as_deref(),
             app: filter.app.as_deref(),

@@ -39,7 +39,7 @@ impl Operation for StopBulk {
     fn subject(&self) -> Subject<'_> {
         let (group, app) = (self.group.as_deref(), self.app.as_deref());
         let bytes = [group, app].into_iter().flatten().map(str::len).sum();
-        Subject::Bulk { partition: self.partition, group, app, bytes }
+        Subject::Partition { partition: self.partition, group, app, bytes }
     }
 
     fn check(&self, _: Time) -> Result<(), InvalidTimer> {

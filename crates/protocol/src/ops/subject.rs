@@ -1,4 +1,5 @@
-//! The subject of an operation: a new timer, a live one, a retained one, a key, or a bulk job.
+//! The subject of an operation: a new timer, a live one, a retained one, a key, or many timers of a
+//! partition.
 
 use std::sync::Arc;
 
@@ -13,8 +14,8 @@ pub enum Subject<'a> {
     Named(&'a Target),
     /// A dead or unconfirmed timer.
     Retained(TimerId),
-    /// All timers of a partition that a bulk job is about.
-    Bulk {
+    /// The timers of a partition that a bulk job, or a destination's settings, are about.
+    Partition {
         /// Where.
         partition: PartitionId,
         /// Only of this group.
@@ -33,7 +34,7 @@ impl<'a> Subject<'a> {
             Self::New(timer) => timer.id.partition(),
             Self::Named(target) => target.partition(partitions),
             Self::Retained(id) => id.partition(),
-            Self::Bulk { partition, .. } => partition,
+            Self::Partition { partition, .. } => partition,
         }
     }
 
@@ -42,7 +43,7 @@ impl<'a> Subject<'a> {
         match self {
             Self::New(timer) => timer.key.as_ref().map(|key| (&timer.dest, key)),
             Self::Named(Target::Key(dest, key)) => Some((dest, key)),
-            Self::Named(Target::Id(_)) | Self::Retained(_) | Self::Bulk { .. } => None,
+            Self::Named(Target::Id(_)) | Self::Retained(_) | Self::Partition { .. } => None,
         }
     }
 
@@ -51,7 +52,7 @@ impl<'a> Subject<'a> {
         match self {
             Self::New(timer) => Some(&timer.dest),
             Self::Named(Target::Key(dest, _)) => Some(dest),
-            Self::Named(Target::Id(_)) | Self::Retained(_) | Self::Bulk { .. } => None,
+            Self::Named(Target::Id(_)) | Self::Retained(_) | Self::Partition { .. } => None,
         }
     }
 
@@ -59,7 +60,7 @@ impl<'a> Subject<'a> {
     pub const fn brings(self) -> Option<&'a Arc<Timer>> {
         match self {
             Self::New(timer) => Some(timer),
-            Self::Named(_) | Self::Retained(_) | Self::Bulk { .. } => None,
+            Self::Named(_) | Self::Retained(_) | Self::Partition { .. } => None,
         }
     }
 
@@ -76,7 +77,7 @@ impl<'a> Subject<'a> {
             }
             Self::Named(Target::Key(dest, key)) => names(dest, Some(key)),
             Self::Named(Target::Id(_)) | Self::Retained(_) => 0,
-            Self::Bulk { bytes, .. } => bytes,
+            Self::Partition { bytes, .. } => bytes,
         }
     }
 }

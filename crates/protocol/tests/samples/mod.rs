@@ -8,12 +8,13 @@ use std::fmt::Debug;
 use bytes::Bytes;
 pub use mtimer_protocol::sample::{
     all_counts, all_forecast, all_pending, bulk_id, bulks, by_key, dest, extensions, full_timer, headers, id,
-    import_id, key, plain_timer, time,
+    import_id, key, plain_timer, settings, time,
 };
 use mtimer_protocol::*;
 use mtimer_types::{
     Attempt, AttemptEnd, BulkFailure, BulkObstacle, DeadReason, DueSpan, Epoch, FailedAttempt, Filter,
-    HandlerOutcome, Headers, ImportGoal, LateCause, Mode, PartitionId, Staging, Target, Term, Timer,
+    HandlerOutcome, Headers, ImportGoal, LateCause, Mode, PartitionId, Staging, StoredSettings, Target, Term,
+    Timer,
 };
 
 fn named<M>((name, message): (&str, M)) -> (String, M) {
@@ -131,6 +132,7 @@ pub fn from_client() -> Vec<(String, ClientMessage)> {
         ("query-story-id", query(Query::Story(Target::Id(id())))),
         ("query-story-key", query(Query::Story(by_key()))),
         ("query-taken", query(Query::Taken { cursor: None, limit: 100 })),
+        ("query-settings", query(Query::Settings { partition: 9 })),
         ("client-ping", ClientMessage::Ping(1)),
         ("client-pong", ClientMessage::Pong(u64::MAX)),
         ("goodbye", ClientMessage::Goodbye),
@@ -190,6 +192,10 @@ fn view(state: TimerState) -> ServerMessage {
 }
 
 /// A timer whose second attempt is under way.
+pub fn stored_settings() -> StoredSettings {
+    StoredSettings { dest: dest(), version: 7, settings: settings() }
+}
+
 fn story() -> TimerStory {
     let attempt = |number| Attempt {
         number,
@@ -368,6 +374,11 @@ fn answers() -> Vec<(&'static str, ServerMessage)> {
         parked_destinations: vec![ParkedDestination { dest: dest(), parked: 14, sessions: 16 }],
         lost_brokers: vec![("b3.example:7400".into(), 15)],
         unreached_leaders: vec![("b4.example:7400".into(), "refused".into())],
+        paused_destinations: vec![PausedDestination {
+            dest: dest(),
+            version: 18,
+            pause: settings().pause.unwrap(),
+        }],
     };
     vec![
         ("answer-none", answer(QueryAnswer::Timer(None))),
@@ -410,6 +421,8 @@ fn answers() -> Vec<(&'static str, ServerMessage)> {
         ("answer-story", answer(QueryAnswer::Story(Some(story().into())))),
         ("answer-story-waits", answer(QueryAnswer::Story(Some(waiting_story().into())))),
         ("answer-timers", answer(QueryAnswer::Timers { rows: pending_views(), next: Some((9, 300)) })),
+        ("answer-settings-none", answer(QueryAnswer::Settings(vec![]))),
+        ("answer-settings", answer(QueryAnswer::Settings(vec![stored_settings()]))),
     ]
 }
 

@@ -18,7 +18,7 @@ use crate::layout::{
     FactName, Queue, RecordPosition, Space, fact_key, parse_fact_key, parse_pending_key, parse_queue_order,
     put_head, take_queue_head,
 };
-use crate::partition::{PartitionCounters, StoredOwner, decode_bulk, encode_counts};
+use crate::partition::{PartitionCounters, StoredOwner, decode_bulk, decode_settings, encode_counts};
 use crate::table::read_row;
 use crate::tree::Tree;
 
@@ -188,6 +188,15 @@ impl Rebuild {
                 if self.counters(p).is_none() || decode_bulk(number, &value).is_none() {
                     return Ok(false);
                 }
+            }
+            FactName::Settings(p, _) => {
+                let Some(row) = decode_settings(&value).filter(|_| self.counters(p).is_some()) else {
+                    return Ok(false);
+                };
+                // Destinations are renumbered.
+                let dest = self.destinations.number(&row.dest, &mut self.to)?;
+                self.to.put(Space::Facts, fact_key(FactName::Settings(p, dest)), value.to_vec());
+                return Ok(true);
             }
             FactName::InFlight(_) | FactName::Term => {}
         }

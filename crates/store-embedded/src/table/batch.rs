@@ -24,7 +24,7 @@ impl PartitionTable<'_> {
             answers.push(answer);
         }
         self.partition.filed(&self.filed);
-        self.store_mirror();
+        self.store_mirror()?;
         Ok(answers)
     }
 
@@ -35,7 +35,7 @@ impl PartitionTable<'_> {
         let is_repeat = match op.subject() {
             Subject::New(timer) => self.row(timer.id)?.is_some() || self.ended(timer.id, now)?.is_some(),
             Subject::Named { request, .. } => self.answered(request, now)?.is_some(),
-            Subject::Timer(_) | Subject::Retained { .. } | Subject::Bulk => false,
+            Subject::Timer(_) | Subject::Retained { .. } | Subject::Controls => false,
         };
         Ok((!is_repeat).then(|| Refusal::DiskFull { path: path.clone(), free }))
     }

@@ -50,9 +50,10 @@ pub(crate) fn cluster_of(key: &[u8]) -> Option<&str> {
 
 /// The first parts of the names of a partition's keys; those of retry tiers have their number
 /// behind `retry`.
-const KINDS: [&str; 15] = [
+const KINDS: [&str; 16] = [
     "owner",
     "dest",
+    "settings",
     "park",
     "taken",
     "unconfirmed",
@@ -138,6 +139,11 @@ impl Keyspace {
     /// Hash: number of a bulk job to the job.
     pub(crate) fn bulks(&self) -> String {
         format!("bulk:{}", self.tail)
+    }
+
+    /// Hash: group and app of a destination to its settings.
+    pub(crate) fn settings(&self) -> String {
+        format!("settings:{}", self.tail)
     }
 
     /// Sorted set: positions of timers that are in no slot; for `Park`, destinations that have
@@ -315,6 +321,7 @@ mod tests {
             keys.owner(),
             keys.destinations(),
             keys.bulks(),
+            keys.settings(),
             keys.listing(ListingKey::Dead),
             keys.listing(ListingKey::Taken),
             keys.listing(ListingKey::Park),
@@ -349,6 +356,7 @@ mod tests {
                 k.owner(),
                 k.destinations(),
                 k.bulks(),
+                k.settings(),
                 k.listing(ListingKey::Park),
                 k.listing(ListingKey::ParkOf(3)),
                 k.listing(ListingKey::Taken),

@@ -15,6 +15,7 @@
 //! | | empty | [`LARGE`] |
 //! | `dest` | number | group, 0, app |
 //! | `bulk` | number | a job as [`BulkJob::to_bytes`] has it |
+//! | `settings` | group, 0, app | settings as [`settings_to_bytes`] has them |
 //!
 //! A timer has no entry in `moved` if it is in a slot that its id implies and was neither attempted
 //! nor stopped.
@@ -29,9 +30,12 @@
 use bytes::{Buf, BufMut, Bytes};
 use mtimer_store::RequestId;
 use mtimer_store::remembered;
+use mtimer_store::settings::settings_from_bytes;
+#[cfg(doc)]
+use mtimer_store::settings::settings_to_bytes;
 use mtimer_store::table::{At, Row};
 use mtimer_store::{BulkJob, InFlight, Record, RecordError};
-use mtimer_types::{DeadReason, Destination, Ended, Epoch, Time, TimerId};
+use mtimer_types::{DeadReason, Destination, Ended, Epoch, StoredSettings, Time, TimerId};
 
 use super::keys::SlotKey;
 
@@ -200,7 +204,14 @@ pub(crate) fn decode_bulk(field: &[u8], value: &[u8]) -> Option<BulkJob> {
     BulkJob::from_bytes(value).ok().filter(|job| job.number.to_string().as_bytes() == field)
 }
 
-/// A destination's value in `dest`.
+/// The settings of a destination, from their field and value in `settings`. `None`: they are
+/// damaged.
+pub(crate) fn decode_settings(field: &[u8], value: &[u8]) -> Option<StoredSettings> {
+    let is_of = |row: &StoredSettings| encode_destination(&row.dest).as_bytes() == field;
+    settings_from_bytes(value).ok().filter(is_of)
+}
+
+/// A destination's value in `dest`, and its field in `settings`.
 pub(crate) fn encode_destination(dest: &Destination) -> String {
     format!("{}\0{}", dest.group(), dest.app())
 }

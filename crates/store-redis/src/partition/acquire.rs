@@ -124,7 +124,7 @@ fn granted(request: &Acquire, key: &str, answer: &Value) -> Result<Granted, Acqu
 }
 
 impl Owner {
-    /// Reads destinations, slot indexes, bulk jobs, how many timers have moved, which buckets of
+    /// Reads destinations, slot indexes, controls, how many timers have moved, which buckets of
     /// outcomes are empty, and the application keys if they are few.
     async fn rebuild(&mut self) -> Result<(), LaneError> {
         self.read_destinations().await?;
@@ -134,9 +134,11 @@ impl Owner {
         let hashes = hashes.chain([HashKey::AppKeys]).map(|hash| self.known.space.hash(hash));
         let mut reads = Pipeline::new();
         reads.cmd("HGETALL").arg(self.known.space.bulks());
+        reads.cmd("HGETALL").arg(self.known.space.settings());
         hashes.for_each(|hash| _ = reads.cmd("HLEN").arg(hash));
         let mut lengths = self.writer.read(&reads).await?;
-        self.found_bulks(lengths.remove(0))?;
+        let (bulks, settings) = (lengths.remove(0), lengths.remove(0));
+        self.found_controls(bulks, settings)?;
         let keys = lengths.pop().as_ref().and_then(Reply::number);
         let mut lengths = lengths.iter().map(Reply::number);
         for shard in 0..SHARDS {

@@ -168,7 +168,7 @@ impl Knowledge {
     fn note_unreported(&mut self, mut note: Note) -> Noted {
         let leaving = std::mem::take(&mut note.leaving);
         if broken!(UnreportedBulksForgotten) {
-            note.bulks = None;
+            note.controls = None;
         }
         self.note(note);
         self.keys_are_hash_table = false;

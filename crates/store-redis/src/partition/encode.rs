@@ -17,9 +17,10 @@
 use std::mem::discriminant;
 use std::sync::Arc;
 
-use mtimer_store::Bulks;
+use mtimer_store::Controls;
 use mtimer_store::record::Progress;
 use mtimer_store::remembered::encode_ended;
+use mtimer_store::settings::settings_to_bytes;
 use mtimer_store::table::{At, Row};
 use mtimer_store::view::{Changes, KeyChange, RowChange};
 use mtimer_types::{Ended, SlotWidth, Time, TimerId};
@@ -67,6 +68,10 @@ pub(crate) struct Draft {
     bulks: ByKey<(), 2>,
     /// Numbers of bulk jobs that go.
     bulks_gone: ByKey<(), 1>,
+    /// Settings that have changed: destination, settings.
+    settings: ByKey<(), 2>,
+    /// Destinations whose settings go.
+    settings_gone: ByKey<(), 1>,
     /// The store holds more afterwards.
     pub(crate) adds: bool,
     note: Note,
@@ -105,8 +110,8 @@ pub(crate) struct Note {
     pub(crate) freed_keys: Vec<KeyedHash>,
     /// The number of the command that frees them, if there are any.
     pub(crate) freeing: Option<usize>,
-    /// The bulk jobs, if some have changed.
-    pub(crate) bulks: Option<Arc<Bulks>>,
+    /// The controls, if some have changed.
+    pub(crate) controls: Option<Arc<Controls>>,
     position: u64,
     claimed: Time,
 }
@@ -157,16 +162,23 @@ impl Draft {
         self.unlist(ListingKey::Taken, id);
     }
 
-    /// Bulk jobs have changed. These are all of them.
-    pub(crate) fn set_bulks(&mut self, mut bulks: Bulks) {
-        for (number, job) in bulks.take_changes() {
+    /// Controls have changed. These are all of them.
+    pub(crate) fn set_controls(&mut self, mut controls: Controls) {
+        for (number, job) in controls.bulks.take_changes() {
             let number = number.to_string();
             match job {
                 Some(job) => _ = self.bulks.push((), [number.as_bytes(), &job.to_bytes()]),
                 None => _ = self.bulks_gone.push((), [number.as_bytes()]),
             }
         }
-        self.note.bulks = Some(Arc::new(bulks));
+        for (dest, row) in controls.settings.take_changes() {
+            let dest = encode_destination(&dest);
+            match row {
+                Some(row) => _ = self.settings.push((), [dest.as_bytes(), &settings_to_bytes(&row)]),
+                None => _ = self.settings_gone.push((), [dest.as_bytes()]),
+            }
+        }
+        self.note.controls = Some(Arc::new(controls));
     }
 
     /// Sets a field of a hash.
@@ -394,6 +406,8 @@ impl Knowledge {
             writes.commands("HSET", &mut draft.bulks, |()| space.bulks());
         }
         writes.commands("HDEL", &mut draft.bulks_gone, |()| space.bulks());
+        writes.commands("HSET", &mut draft.settings, |()| space.settings());
+        writes.commands("HDEL", &mut draft.settings_gone, |()| space.settings());
         if broken!(IndexBehindContents) {
             writes.commands("ZADD", &mut draft.indexed, |index| space.index(*index));
         }
@@ -448,8 +462,8 @@ impl Knowledge {
         }
         note.keyed.into_iter().for_each(|key| self.keys.add(key));
         self.keys_are_hash_table |= note.makes_hash_table;
-        if let Some(bulks) = note.bulks {
-            self.bulks = bulks;
+        if let Some(controls) = note.controls {
+            self.controls = controls;
         }
         self.position = note.position;
         self.claimed = note.claimed;

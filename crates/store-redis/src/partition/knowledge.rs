@@ -8,7 +8,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use mtimer_store::Bulks;
+use mtimer_store::Controls;
 use mtimer_types::{Time, TimerId};
 
 use super::destinations::DestinationNumbers;
@@ -37,8 +37,8 @@ pub(crate) struct Knowledge {
     pub(super) dests: DestinationNumbers,
     /// How many timers of each destination are in no slot.
     pub(super) tally: Tally,
-    /// The bulk jobs, all that are stored.
-    pub(super) bulks: Arc<Bulks>,
+    /// The bulk jobs and settings, all that are stored.
+    pub(super) controls: Arc<Controls>,
     /// The highest claim of the owners before.
     pub(super) prior_claim: Time,
     /// The highest claim that is stored.
@@ -69,7 +69,7 @@ impl Knowledge {
             keys_are_hash_table: false,
             dests: DestinationNumbers::default(),
             tally: Tally::default(),
-            bulks: Arc::default(),
+            controls: Arc::default(),
             prior_claim,
             claimed: prior_claim,
             position,

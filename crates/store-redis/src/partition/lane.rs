@@ -206,7 +206,7 @@ async fn carry_out(owner: &mut Owner, call: Call, handed: HandedOver) -> Result<
         Call::Pending(range) => CallAnswer::Pending(owner.pending(range).await?),
         Call::Counts(range) => CallAnswer::Counts(owner.counts(range).await?),
         Call::Forecast(range) => CallAnswer::Forecast(owner.forecast(range).await?),
-        Call::Bulks => CallAnswer::Bulks(owner.bulks().await?),
+        Call::Controls => CallAnswer::Controls(owner.controls().await?.into()),
         Call::Census => CallAnswer::Census(owner.census().await?),
         Call::Release(in_flight) => {
             owner.release(in_flight).await?;

@@ -12,7 +12,7 @@
 //! | `handed` | how long a call has waited |
 //! | `turn` | executes a batch: reads, decides, writes, answers |
 //! | `blind` | finds acknowledgements that are written without reading |
-//! | `bulks` | reads bulk jobs at the acquisition, and tells them |
+//! | `controls` | reads bulk jobs and settings at the acquisition, and tells them |
 //! | `lookup` | reads the data that decisions need, unless the owner knows it |
 //! | `fields`, `retained` | how it reads: fields of hashes, the oldest entries of listings |
 //! | `locations` | where the timers of a turn are |
@@ -39,9 +39,9 @@
 
 pub(crate) mod acquire;
 mod blind;
-mod bulks;
 mod commit;
 pub(crate) mod confirm;
+mod controls;
 mod counting;
 mod destinations;
 mod encode;

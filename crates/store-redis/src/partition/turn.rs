@@ -164,8 +164,8 @@ impl Owner {
         let mut draft = Draft::default();
         draft.adds = decided.changes.answered.iter().any(|(_, answer)| answer.is_unseen());
         self.known.draft(&mut draft, &decided.changes, &locations, now);
-        if let Some(bulks) = decided.changes.bulks {
-            draft.set_bulks(bulks);
+        if let Some(controls) = decided.changes.controls {
+            draft.set_controls(controls);
         }
         blind.iter().for_each(|ack| self.known.draft_ack(&mut draft, ack, &ops[ack.at], now));
         let drafted = self.known.finish(draft, claim);
@@ -215,8 +215,8 @@ impl Owner {
         now: Time,
         mut locations: Locations,
     ) -> Result<(Decided, Locations), LaneError> {
-        let mut view = View::of(ops, self.known.bulks.clone());
-        let may_be_marked = self.known.bulks.mark() > 0 && !broken!(MarkedTimersUnread);
+        let mut view = View::of(ops, self.known.controls.clone());
+        let may_be_marked = self.known.controls.bulks.mark() > 0 && !broken!(MarkedTimersUnread);
         for op in ops {
             // A timer that the owner has in memory is stored, and is not read again, unless it may
             // have a mark that has to be kept. The mark of a job that has ended means nothing.
@@ -244,7 +244,7 @@ impl Owner {
 fn is_request(op: &Op) -> bool {
     match op.is().origin {
         Origin::Client => true,
-        Origin::Person => matches!(op.subject(), Subject::Bulk),
+        Origin::Person => matches!(op.subject(), Subject::Controls),
         Origin::Owner => false,
     }
 }
@@ -278,6 +278,7 @@ pub(crate) fn changes_mark(op: &Op) -> bool {
         Op::Schedule(_) | Op::Cancel(_) | Op::Reschedule(_) | Op::ExtendDeadline(_) => false,
         Op::Take(_) | Op::Settle(_) | Op::Park(_) | Op::Unpark(_) => false,
         Op::Replay(_) | Op::Purge(_) | Op::Trim(_) | Op::BulkAct(_) | Op::Import(_) => false,
+        Op::Configure(_) => false,
     }
 }
 

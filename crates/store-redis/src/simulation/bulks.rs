@@ -27,10 +27,10 @@ async fn apply(run: &mut Run, ops: Vec<Op>) -> Check<Vec<Answer>> {
 
 /// The bulk jobs, as the owner has them, and as the next one finds them.
 async fn jobs(run: &mut Run) -> Check<[Vec<BulkJob>; 2]> {
-    let ours = alive(run.owner.bulks().await)?;
+    let ours = alive(run.owner.controls().await)?.bulks.all().to_vec();
     let epoch = run.owner.epoch();
     run.owner = acquire_next(&run.server, &run.shared, epoch, epoch, &mut run.random).await?;
-    Ok([ours, alive(run.owner.bulks().await)?])
+    Ok([ours, alive(run.owner.controls().await)?.bulks.all().to_vec()])
 }
 
 /// The mark of a timer.

@@ -42,7 +42,10 @@ impl Run {
         self.check_listings().await?;
         let census = Census { residue: 0, ..alive(self.owner.census().await)? };
         same("the census", &census, &self.model.census())?;
-        same("the bulk jobs", &alive(self.owner.bulks().await)?, &self.model.jobs)?;
+        let controls = alive(self.owner.controls().await)?;
+        same("the bulk jobs", &controls.bulks.all(), &self.model.jobs.as_slice())?;
+        let settings: Vec<_> = controls.settings.all().cloned().collect();
+        same("the settings", &settings, &self.model.settings())?;
         for timer in self.timers.clone() {
             self.get(&Target::Id(timer.id)).await?;
             if let Some(key) = timer.key {
@@ -179,7 +182,9 @@ impl Run {
         let now = state.now;
         state.data.expire(now);
         let left: Vec<_> = state.data.keys();
-        let stays = |key: &&String| ["owner:", "dest:", "bulk:"].iter().any(|kind| key.starts_with(kind));
+        let stays = |key: &&String| {
+            ["owner:", "dest:", "bulk:", "settings:"].iter().any(|kind| key.starts_with(kind))
+        };
         let left: Vec<_> = left.iter().filter(|key| !stays(key)).collect();
         same("what is left", &left, &Vec::new())
     }

@@ -88,7 +88,7 @@ async fn survives(run: &mut Run, states: &[Model]) -> Check {
     for id in ids {
         let found = alive(run.owner.get(Target::Id(id)).await)?;
         let ops = match found.and_then(|(record, _)| record.extensions.staging()) {
-            Some(staging) => withdrawal(&alive(run.owner.bulks().await)?, id, staging.import),
+            Some(staging) => withdrawal(alive(run.owner.controls().await)?.bulks.all(), id, staging.import),
             None => vec![Op::settle(id, Verdict::Ack), Op::Purge(Purge { id })],
         };
         alive(run.owner.apply(Batch { now: run.now, claim: None, ops }, HandedOver::now()).await)?;
@@ -107,7 +107,7 @@ async fn survives(run: &mut Run, states: &[Model]) -> Check {
 /// Whether the bulk jobs are as behind the write, and were others before. Else they are as before.
 async fn bulks_are_stored(run: &mut Run, states: &[Model]) -> Check<bool> {
     let (before, behind) = (&states[0].jobs, &states[states.len() - 1].jobs);
-    let mut jobs = alive(run.owner.bulks().await)?;
+    let mut jobs = alive(run.owner.controls().await)?.bulks.all().to_vec();
     if jobs == *before {
         return Ok(false);
     }

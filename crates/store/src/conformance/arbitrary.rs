@@ -6,9 +6,9 @@
 use std::sync::Arc;
 
 use mtimer_types::{
-    Attempt, AttemptEnd, Bulk, BulkAction, BulkId, DeadReason, Destination, Epoch, Extensions, FailedAttempt,
-    Filter, Headers, ImportGoal, ImportId, Key, KeyPolicy, LateCause, Mode, Staging, Target, Time, Timer,
-    TimerId,
+    Attempt, AttemptEnd, Bulk, BulkAction, BulkId, DeadReason, Destination, DestinationSettings, Epoch,
+    Extensions, FailedAttempt, Filter, Headers, ImportGoal, ImportId, Key, KeyPolicy, LateCause, Mode, Pause,
+    SettingsVersion, Staging, Target, Time, Timer, TimerId,
 };
 
 use super::kit::Kit;
@@ -16,8 +16,8 @@ use super::seeded::SeededRandom;
 use super::values::{DAY, HOUR, MINUTE, SECOND};
 use crate::bulk::{BulkJob, BulkPlace};
 use crate::ops::{
-    BeginBulk, BulkAct, BulkAdvance, Cancel, ExtendDeadline, Import, Park, Purge, Replay, Reschedule,
-    Schedule, Settle, StopBulk, Take, Trim, Unpark,
+    BeginBulk, BulkAct, BulkAdvance, Cancel, Configure, ExtendDeadline, Import, Park, Purge, Replay,
+    Reschedule, Schedule, Settle, StopBulk, Take, Trim, Unpark,
 };
 use crate::{Op, Place, Progress, Record, RequestId, Retained, Verdict};
 
@@ -78,6 +78,8 @@ pub enum Kind {
     Import,
     /// The beginning of a bulk job about staged timers.
     BeginRelease,
+    /// Settings of the timer's destination.
+    Configure,
 }
 
 impl Kind {
@@ -108,6 +110,7 @@ impl Kind {
         Self::BulkAdvance,
         Self::Import,
         Self::BeginRelease,
+        Self::Configure,
     ];
 
     /// Returns any kind; mostly one that makes sense for a timer at that place, so that sequences
@@ -321,6 +324,16 @@ pub fn arbitrary_op(kind: Kind, around: Around, r: &mut SeededRandom) -> Op {
             BeginBulk { id: BulkId(r.below(BULK_IDS).into()), bulk }.into()
         }
         Kind::Import => arbitrary_import(r, timer, (now, fire)).into(),
+        Kind::Configure => {
+            let version = r.below(12);
+            let after = r.one_in(2);
+            let version =
+                if after { SettingsVersion::After(version) } else { SettingsVersion::Given(1 + version) };
+            let (until, over_ms) = (r.one_in(2).then_some(fire), r.below(2) * 5_000);
+            let pause = Pause { since: now, until, over_ms, by: "ann".into(), reason: "später".into() };
+            let settings = DestinationSettings { pause: r.one_in(2).then_some(pause) };
+            Configure { dest: timer.dest, settings: settings.into(), version }.into()
+        }
     }
 }
 

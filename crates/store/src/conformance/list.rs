@@ -5,7 +5,7 @@ use futures_util::FutureExt;
 use super::kit::{Kit, TestFn};
 use super::{
     bulk, claims, content, dead, drain, faults, fencing, forecast, import, keys, lease, listing, loading,
-    matrix, once, order, ownership, parking, random, requests, reschedule, retries, steps,
+    matrix, once, order, ownership, parking, random, requests, reschedule, retries, settings, steps,
 };
 
 macro_rules! as_table {
@@ -291,6 +291,13 @@ macro_rules! conformance_list {
                 a_withdrawal_leaves_nothing,
                 a_release_goes_on_after_a_takeover,
                 staged_timers_survive_a_restart,
+            }
+            settings {
+                the_next_owner_finds_them,
+                they_survive_a_restart,
+                of_two_changes_of_one_version_the_second_is_told,
+                copies_hold_the_highest_version_in_any_order,
+                there_are_no_more_than_may_be,
             }
             listing {
                 nothing_is_listed_at_once,

@@ -54,6 +54,7 @@ mod requests;
 mod reschedule;
 mod retries;
 mod seeded;
+mod settings;
 mod steps;
 mod values;
 

@@ -7,13 +7,14 @@
 mod bulk;
 mod entry;
 mod import;
+mod settings;
 mod steps;
 
 use std::collections::BTreeMap;
 
 use mtimer_types::{
-    BulkAction, BulkFailure, BulkObstacle, DeadReason, Destination, Ended, Epoch, Extensions, KeyPolicy,
-    Mode, Target, Time, TimerId, limits,
+    BulkAction, BulkFailure, BulkObstacle, DeadReason, Destination, DestinationSettings, Ended, Epoch,
+    Extensions, KeyPolicy, Mode, Target, Time, TimerId, limits,
 };
 
 pub use self::entry::Entry;
@@ -39,6 +40,8 @@ pub struct Model {
     pub in_flight: Vec<InFlight>,
     /// Bulk jobs, in the order of their numbers.
     pub jobs: Vec<BulkJob>,
+    /// The settings of destinations, with their versions.
+    settings: BTreeMap<Destination, (u64, DestinationSettings)>,
 }
 
 impl Model {
@@ -131,6 +134,7 @@ impl Model {
             Op::BulkAct(op) => Answer::BulkAct(self.bulk_act(now, op)),
             Op::BulkAdvance(op) => Answer::BulkAdvance(self.bulk_advance(now, op)),
             Op::Import(op) => Answer::Import(self.import(op)),
+            Op::Configure(op) => Answer::Configure(self.configure(op)),
         }
     }
 

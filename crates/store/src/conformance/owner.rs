@@ -5,15 +5,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mtimer_types::{
-    Bulk, BulkId, Destination, DueSpan, Epoch, Filter, Key, KeyPolicy, PartitionId, Target, Time, Timer,
-    TimerId,
+    Bulk, BulkId, Destination, DueSpan, Epoch, Filter, Key, KeyPolicy, PartitionId, StoredSettings, Target,
+    Time, Timer, TimerId,
 };
 
 use super::values::{NEW, dead_verdict, dest, schedule_op, unique};
 use crate::bulk::{BulkJob, BulkPlace};
 use crate::ops::{
-    BeginBulk, BeginBulkAnswer, BulkAct, BulkActAnswer, BulkAdvance, Cancel, MoveAnswer, Park, Purge,
-    PurgeAnswer, Replay, ReplayAnswer, Reschedule, Schedule, SettleAnswer, StopBulk, StopBulkAnswer, Unpark,
+    BeginBulk, BeginBulkAnswer, BulkAct, BulkActAnswer, BulkAdvance, Cancel, Configure, ConfigureAnswer,
+    MoveAnswer, Park, Purge, PurgeAnswer, Replay, ReplayAnswer, Reschedule, Schedule, SettleAnswer, StopBulk,
+    StopBulkAnswer, Unpark,
 };
 use crate::{
     Acquired, Answer, Batch, CancelAnswer, Census, Counts, CountsRange, DeadFilter, DeadLetter,
@@ -43,6 +44,7 @@ pub(super) struct State {
     pub(super) dead: Vec<DeadLetter>,
     pub(super) census: Census,
     pub(super) bulks: Vec<BulkJob>,
+    pub(super) settings: Vec<StoredSettings>,
 }
 
 /// An owner of the partition, with a short name for everything it can do.
@@ -180,6 +182,10 @@ impl Owner {
         answer_of!(self, Purge, Op::Purge(Purge { id }))
     }
 
+    pub(super) async fn configure(&self, op: Configure) -> ConfigureAnswer {
+        answer_of!(self, Configure, Op::Configure(op))
+    }
+
     pub(super) async fn begin_bulk(&self, id: BulkId, bulk: Bulk) -> BeginBulkAnswer {
         answer_of!(self, BeginBulk, Op::BeginBulk(BeginBulk { id, bulk: bulk.into() }))
     }
@@ -309,7 +315,13 @@ impl Owner {
     }
 
     pub(super) async fn bulks(&self) -> Vec<BulkJob> {
-        self.lane.bulks().await.expect("the lane is alive")
+        self.lane.controls().await.expect("the lane is alive").bulks.all().to_vec()
+    }
+
+    /// In the order of destinations.
+    pub(super) async fn settings(&self) -> Vec<StoredSettings> {
+        let controls = self.lane.controls().await.expect("the lane is alive");
+        controls.settings.all().cloned().collect()
     }
 
     pub(super) async fn census(&self) -> Census {
@@ -426,8 +438,8 @@ impl Owner {
         // Residue is promised only for an empty partition.
         let census = Census { residue: 0, ..self.census().await };
         let owner = self.store.owner(self.partition).await.unwrap();
-        let bulks = self.bulks().await;
-        State { owner, pending, parked, taken, unconfirmed, dead, census, bulks }
+        let (bulks, settings) = (self.bulks().await, self.settings().await);
+        State { owner, pending, parked, taken, unconfirmed, dead, census, bulks, settings }
     }
 }
 

@@ -283,6 +283,7 @@ impl Pair {
         same_rows("dead", &dead(store.dead), &dead(m.dead()))?;
         same("the census", &store.census, &m.census())?;
         same_rows("bulk jobs", &store.bulks, &m.jobs)?;
+        same_rows("settings", &store.settings, &m.settings())?;
         for (id, e) in &m.timers {
             self.check_get(&Target::Id(*id)).await?;
             if let Some(key) = &e.timer.key {
@@ -332,7 +333,8 @@ pub(super) fn same_state(store: &State, reference: &State) -> Check {
     same_rows("unconfirmed", &store.unconfirmed, &reference.unconfirmed)?;
     same_rows("dead", &store.dead, &reference.dead)?;
     same("the census", &store.census, &reference.census)?;
-    same_rows("bulk jobs", &store.bulks, &reference.bulks)
+    same_rows("bulk jobs", &store.bulks, &reference.bulks)?;
+    same_rows("settings", &store.settings, &reference.settings)
 }
 
 /// An operation that schedules.

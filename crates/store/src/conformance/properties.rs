@@ -8,20 +8,23 @@ use std::sync::Arc;
 
 use mtimer_types::{
     Bulk, BulkAction, BulkId, DeadReason, Filter, Headers, ImportGoal, ImportId, Key, KeyPolicy, Mode,
-    Staging, Target, Time, Timer,
+    SettingsVersion, Staging, StoredSettings, Target, Time, Timer,
 };
 
 use crate::bulk::BulkPlace;
 use crate::ops::{
-    BeginBulk, BeginBulkAnswer, BulkAct, BulkActAnswer, BulkAdvance, Cancel, ExtendDeadline,
-    ExtendDeadlineAnswer, Import, ImportAnswer, MoveAnswer, Park, Purge, PurgeAnswer, Replay, ReplayAnswer,
-    Reschedule, Schedule, Settle, SettleAnswer, StopBulk, StopBulkAnswer, Take, Trim, TrimAnswer, Unpark,
+    BeginBulk, BeginBulkAnswer, BulkAct, BulkActAnswer, BulkAdvance, Cancel, Configure, ConfigureAnswer,
+    ExtendDeadline, ExtendDeadlineAnswer, Import, ImportAnswer, MoveAnswer, Park, Purge, PurgeAnswer, Replay,
+    ReplayAnswer, Reschedule, Schedule, Settle, SettleAnswer, StopBulk, StopBulkAnswer, Take, Trim,
+    TrimAnswer, Unpark,
 };
 use crate::{
     Answer, CancelAnswer, Op, Record, RequestId, RescheduleAnswer, Retained, ScheduleAnswer, Verdict,
 };
 
 const MINUTE: u64 = 60_000;
+
+const GIVEN: SettingsVersion = SettingsVersion::Given(7);
 
 const LIVE: ImportGoal = ImportGoal::Live { tier: 0 };
 const DEAD: ImportGoal = ImportGoal::Dead { reason: DeadReason::Failed, died: Time::from_ms(1_000) };
@@ -36,7 +39,7 @@ pub const fn adds(op: &Op) -> bool {
         Op::Import(_) => true,
         Op::Cancel(_) | Op::Take(_) | Op::Settle(_) | Op::Park(_) | Op::Unpark(_) => false,
         Op::Purge(_) | Op::Trim(_) => false,
-        Op::BeginBulk(_) | Op::StopBulk(_) | Op::BulkAdvance(_) => false,
+        Op::BeginBulk(_) | Op::StopBulk(_) | Op::BulkAdvance(_) | Op::Configure(_) => false,
         Op::BulkAct(act) => act.adds,
     }
 }
@@ -48,6 +51,7 @@ pub const fn waits(op: &Op) -> bool {
         Op::Schedule(_) | Op::Reschedule(_) | Op::ExtendDeadline(_) => true,
         Op::Replay(_) | Op::Cancel(_) | Op::Take(_) => true,
         Op::BeginBulk(_) | Op::StopBulk(_) | Op::BulkAct(_) | Op::Import(_) => true,
+        Op::Configure(_) => true,
         Op::Settle(_) | Op::Park(_) | Op::Unpark(_) | Op::Purge(_) | Op::Trim(_) => false,
         Op::BulkAdvance(_) => false,
     }
@@ -58,7 +62,7 @@ pub const fn is_asked_for(op: &Op) -> bool {
     match op {
         Op::Schedule(_) | Op::Reschedule(_) | Op::ExtendDeadline(_) => true,
         Op::Cancel(_) | Op::Replay(_) | Op::Purge(_) => true,
-        Op::BeginBulk(_) | Op::StopBulk(_) | Op::Import(_) => true,
+        Op::BeginBulk(_) | Op::StopBulk(_) | Op::Import(_) | Op::Configure(_) => true,
         Op::Take(_) | Op::Settle(_) | Op::Park(_) | Op::Unpark(_) | Op::Trim(_) => false,
         Op::BulkAct(_) | Op::BulkAdvance(_) => false,
     }
@@ -76,7 +80,7 @@ pub const fn may_retain(op: &Op) -> bool {
         Op::Park(_) | Op::Unpark(_) => true,
         Op::Schedule(_) | Op::Reschedule(_) | Op::ExtendDeadline(_) | Op::Take(_) => false,
         Op::Replay(_) | Op::Purge(_) | Op::Trim(_) | Op::Import(_) => false,
-        Op::BeginBulk(_) | Op::StopBulk(_) | Op::BulkAdvance(_) => false,
+        Op::BeginBulk(_) | Op::StopBulk(_) | Op::BulkAdvance(_) | Op::Configure(_) => false,
     }
 }
 
@@ -265,6 +269,14 @@ fn of_persons(source: &impl TrialSource) -> Vec<Trial> {
         purge("purge unconfirmed", &lost[1], is_lost(&lost[1])),
         imported("import", &keyed(source), LIVE),
         imported("import a dead one", &keyed(source), DEAD),
+        Trial {
+            name: "configure",
+            before: vec![],
+            op: Configure { dest: timer(source).dest, settings: Box::default(), version: GIVEN }.into(),
+            answer: Answer::Configure(ConfigureAnswer::Done(
+                StoredSettings { dest: timer(source).dest, version: 7, settings: Default::default() }.into(),
+            )),
+        },
     ]
 }
 

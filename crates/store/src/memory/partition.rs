@@ -108,7 +108,7 @@ impl Turn<'_> {
             Call::Pending(range) => CallAnswer::Pending(table.pending(&range)),
             Call::Counts(range) => CallAnswer::Counts(table.counts(&range)),
             Call::Forecast(range) => CallAnswer::Forecast(table.forecast(&range)),
-            Call::Bulks => CallAnswer::Bulks(table.bulks().all().to_vec()),
+            Call::Controls => CallAnswer::Controls(table.controls().clone().into()),
             Call::Census => CallAnswer::Census(table.census()),
             Call::Release(in_flight) => {
                 self.release(in_flight);

@@ -7,9 +7,9 @@ use std::hash::Hash;
 use mtimer_types::extensions::BULK_MARK;
 use mtimer_types::{Destination, Ended, Epoch, Extensions, Key, Target, Time, TimerId};
 
-use crate::bulk::Bulks;
 use crate::call::{Load, Loaded, LoadedTimer};
 use crate::census::Census;
+use crate::controls::Controls;
 use crate::counts::{Counts, CountsPage, CountsRange};
 use crate::cursor::LoadCursor;
 use crate::forecast::{Forecast, ForecastRange, ForecastSums};
@@ -40,7 +40,7 @@ pub(crate) struct MemoryTable {
     answered: Remembered<RequestId, RememberedAnswer>,
     census: Census,
     counts: HashMap<Destination, Counts>,
-    bulks: Bulks,
+    controls: Controls,
     /// See [`super::Faults::forget_bulk_marks`].
     pub(super) forgets_bulk_marks: bool,
     /// Timers filed as pending since somebody last looked.
@@ -333,12 +333,12 @@ impl Table for MemoryTable {
         Ok(())
     }
 
-    fn bulks(&self) -> &Bulks {
-        &self.bulks
+    fn controls(&self) -> &Controls {
+        &self.controls
     }
 
-    fn bulks_mut(&mut self) -> &mut Bulks {
-        &mut self.bulks
+    fn controls_mut(&mut self) -> &mut Controls {
+        &mut self.controls
     }
 
     fn retained_count(&mut self, of: Retained) -> Result<u64, Infallible> {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use mtimer_protocol::{ErrorCode, OpReply};
-use mtimer_types::{Destination, Key, PartitionId, Target, Time, Timer, TimerId};
+use mtimer_types::{Destination, Key, PartitionId, StoredSettings, Target, Time, Timer, TimerId};
 
 use super::operation::Operation;
 
@@ -108,6 +108,8 @@ pub enum MemoryEffect {
     Staged,
     /// The bulk jobs of a partition have changed, or may have.
     Bulks(PartitionId),
+    /// A destination has these settings, by what a partition knows.
+    Configured(Box<StoredSettings>),
     /// A timer has another deadline, now or since the request was first sent.
     Extended {
         /// Which.

@@ -41,7 +41,7 @@ impl Operation for BeginBulk {
     };
 
     fn subject(&self) -> Subject<'_> {
-        Subject::Bulk
+        Subject::Controls
     }
 
     fn removes(&self) -> [usize; Retained::COUNT] {

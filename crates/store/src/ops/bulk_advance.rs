@@ -30,7 +30,7 @@ impl Operation for BulkAdvance {
     };
 
     fn subject(&self) -> Subject<'_> {
-        Subject::Bulk
+        Subject::Controls
     }
 
     fn removes(&self) -> [usize; Retained::COUNT] {

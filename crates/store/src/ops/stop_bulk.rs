@@ -44,7 +44,7 @@ impl Operation for StopBulk {
     };
 
     fn subject(&self) -> Subject<'_> {
-        Subject::Bulk
+        Subject::Controls
     }
 
     fn removes(&self) -> [usize; Retained::COUNT] {

@@ -21,8 +21,8 @@ pub enum Subject<'a> {
     },
     /// A timer. A repeat finds it where the first one has put it.
     Timer(TimerId),
-    /// A bulk job of the partition.
-    Bulk,
+    /// What the partition has as a whole: see [`crate::Controls`].
+    Controls,
     /// The oldest retained timers of a kind.
     Retained {
         /// Which kind.
@@ -39,7 +39,7 @@ impl<'a> Subject<'a> {
             Self::New(timer) => Some(timer.id),
             Self::Named { target: Target::Id(id), .. } => Some(*id),
             Self::Timer(id) => Some(id),
-            Self::Named { target: Target::Key(..), .. } | Self::Retained { .. } | Self::Bulk => None,
+            Self::Named { target: Target::Key(..), .. } | Self::Retained { .. } | Self::Controls => None,
         }
     }
 
@@ -51,7 +51,7 @@ impl<'a> Subject<'a> {
             Self::Named { target: Target::Id(_), .. }
             | Self::Timer(_)
             | Self::Retained { .. }
-            | Self::Bulk => None,
+            | Self::Controls => None,
         }
     }
 
@@ -59,7 +59,7 @@ impl<'a> Subject<'a> {
     pub const fn brings(self) -> Option<&'a Arc<Timer>> {
         match self {
             Self::New(timer) => Some(timer),
-            Self::Named { .. } | Self::Timer(_) | Self::Retained { .. } | Self::Bulk => None,
+            Self::Named { .. } | Self::Timer(_) | Self::Retained { .. } | Self::Controls => None,
         }
     }
 }

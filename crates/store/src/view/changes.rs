@@ -2,7 +2,7 @@
 
 use mtimer_types::{Destination, Ended, Key, TimerId};
 
-use crate::bulk::Bulks;
+use crate::controls::Controls;
 use crate::remembered::{RememberedAnswer, RequestId};
 use crate::table::Row;
 
@@ -19,8 +19,8 @@ pub struct Changes {
     pub ended: Vec<(TimerId, Ended)>,
     /// Answers that repeats get, to be remembered likewise.
     pub answered: Vec<(RequestId, RememberedAnswer)>,
-    /// The partition's bulk jobs, if some have changed ([`Bulks::take_changes`]).
-    pub bulks: Option<Bulks>,
+    /// The partition's controls, if some have changed: each part tells which.
+    pub controls: Option<Controls>,
     /// See [`Self::adds`].
     pub(super) adds: bool,
 }
@@ -55,7 +55,7 @@ impl Changes {
             && self.keys.is_empty()
             && self.ended.is_empty()
             && self.answered.is_empty()
-            && self.bulks.is_none()
+            && self.controls.is_none()
     }
 
     /// Whether an operation that adds ([`Properties::adds`](crate::ops::Properties::adds)) has

@@ -70,7 +70,7 @@ pub fn first_needs(op: &Op) -> impl Iterator<Item = Need> + use<> {
             [Some(Need::Answered(request)), Some(timer), None]
         }
         Subject::Timer(id) => [Some(Need::Row(id)), None, None],
-        Subject::Bulk => [None, None, None],
+        Subject::Controls => [None, None, None],
         // One more than may go, to see whether more could.
         Subject::Retained { of, limit } => {
             [Some(Need::Retained { of, limit: (limit as usize).saturating_add(1) }), None, None]

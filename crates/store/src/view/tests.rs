@@ -116,6 +116,7 @@ fn assert_same(remote: &Remote, table: &mut MemoryTable, listings: &Listings, no
         assert_eq!(remote.read(&Need::Answered(request), now), Fact::Answered(request, answer));
     }
     assert!(remote.bulks.values().eq(table.bulks().all()));
+    assert!(remote.settings.values().eq(table.controls().settings.all()));
     assert_eq!(remote.listings[..3], listings.ids[..3]);
     assert_eq!(by_destination(&remote.listings[3]), by_destination(&listings.ids[3]));
     let listed: usize = remote.listings.iter().map(Vec::len).sum();
@@ -149,6 +150,7 @@ fn assert_same_as_model(remote: &Remote, model: &Model) {
     let expected: Vec<TimerId> = model.unconfirmed().iter().map(|u| u.record.timer.id).collect();
     assert_eq!(remote.listings[1], expected);
     assert!(remote.bulks.values().eq(&model.jobs));
+    assert!(remote.settings.values().eq(&model.settings()));
 }
 
 /// Of those that are retained since the same time the model takes another one for the oldest: one a

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use mtimer_core::{Call, CallAnswer};
 use mtimer_protocol::Delivery;
 use mtimer_store::{
-    BulkEnd, BulkJob, Census, Counts, DeadLetter, Forecast, Health, InFlight, LaneError, ListPage, Listed,
-    Listing, Loaded, LoadedTimer, Page, Pending, PendingPage, Place, Progress, Record, Taken, Unconfirmed,
+    BulkEnd, BulkJob, Bulks, Census, Controls, Counts, DeadLetter, Forecast, Health, InFlight, LaneError,
+    ListPage, Listed, Listing, Loaded, LoadedTimer, Page, Pending, PendingPage, Place, Progress, Record,
+    Taken, Unconfirmed,
 };
 use mtimer_types::{
     Bulk, BulkAction, BulkId, DeadReason, Destination, DueSpan, Epoch, Filter, PartitionId, Target, Time,
@@ -132,12 +133,16 @@ impl Content<'_> {
                 let next = program.flag().then_some((begin, TimerId::from_u128(0)));
                 CallAnswer::Forecast(Forecast { spans: vec![span], next, uncounted: program.byte().into() })
             }
-            Call::Bulks => CallAnswer::Bulks(self.bulks(program)),
+            Call::Controls => CallAnswer::Controls(self.controls(program).into()),
             Call::Census => {
                 CallAnswer::Census(Census { pending: program.byte().into(), ..Census::default() })
             }
             Call::Release(_) => CallAnswer::Release,
         }
+    }
+
+    fn controls(&self, program: &mut Program<'_>) -> Controls {
+        Controls { bulks: Bulks::stored(self.bulks(program)), ..Controls::default() }
     }
 
     /// Jobs that are at work, or have ended.

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use mtimer_protocol::sample::Source;
 use mtimer_protocol::{RequestOp, sample};
 use mtimer_types::{
-    Bulk, BulkAction, BulkId, Extensions, Filter, Headers, KeyPolicy, Mode, PartitionId, RetryTiers, Target,
-    Time, Timer, TimerId,
+    Bulk, BulkAction, BulkId, Destination, DestinationSettings, Extensions, Filter, Headers, KeyPolicy, Mode,
+    PartitionId, Pause, RetryTiers, SettingsVersion, Target, Time, Timer, TimerId,
 };
 
 use super::backend::Backend;
@@ -144,5 +144,15 @@ impl<B: Backend> Source for Drawn<'_, '_, B> {
         let filter = if byte & 1 == 0 { Filter::default() } else { Filter::from(dest(byte.into())) };
         let bulk = Bulk { dry_run: byte & 2 != 0, rate: u32::from(byte & 4), ..Bulk::new(action, filter) };
         (PartitionId(u16::from(byte >> 3) % 3), BulkId((byte >> 4).into()), bulk)
+    }
+
+    fn settings(&mut self) -> (PartitionId, Destination, DestinationSettings, SettingsVersion) {
+        let (byte, until) = (self.program.byte(), self.world.due(self.program));
+        let (at, version) = (PartitionId(u16::from(byte >> 3) % 3), u64::from(byte >> 4) + 1);
+        let version =
+            if byte & 1 == 0 { SettingsVersion::Given(version) } else { SettingsVersion::After(version) };
+        let pause = Pause { until: Some(until), over_ms: u64::from(byte) * 10, ..Pause::default() };
+        let settings = DestinationSettings { pause: (byte & 2 != 0).then_some(pause) };
+        (at, dest(byte.into()), settings, version)
     }
 }

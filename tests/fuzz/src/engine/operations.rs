@@ -2,12 +2,12 @@
 
 use mtimer_store::conformance::properties;
 use mtimer_store::ops::{
-    BeginBulkAnswer, BulkAct, BulkActAnswer, Cancel, ExtendDeadline, ExtendDeadlineAnswer, ImportAnswer,
-    MoveAnswer, Purge, PurgeAnswer, Replay, ReplayAnswer, Reschedule, Schedule, Settle, SettleAnswer,
-    StopBulkAnswer, TrimAnswer,
+    BeginBulkAnswer, BulkAct, BulkActAnswer, Cancel, Configure, ConfigureAnswer, ExtendDeadline,
+    ExtendDeadlineAnswer, ImportAnswer, MoveAnswer, Purge, PurgeAnswer, Replay, ReplayAnswer, Reschedule,
+    Schedule, Settle, SettleAnswer, StopBulkAnswer, TrimAnswer,
 };
 use mtimer_store::{Answer, CancelAnswer, Op, Refusal, RescheduleAnswer, ScheduleAnswer, Verdict};
-use mtimer_types::{BulkObstacle, Ended, Target};
+use mtimer_types::{BulkObstacle, Destination, DestinationSettings, Ended, StoredSettings, Target};
 
 use super::answers::{Content, near};
 use super::input::Program;
@@ -107,8 +107,18 @@ impl Content<'_> {
                 6 => ImportAnswer::Ended(Ended::from_u8(byte / 8 % 6).unwrap_or(Ended::Dead)),
                 byte => ImportAnswer::Staged { new: byte & 1 == 0 },
             }),
+            Op::Configure(Configure { dest, settings, .. }) => Answer::Configure(match byte % 4 {
+                0 => ConfigureAnswer::Changed(u64::from(byte)),
+                1 => ConfigureAnswer::TooMany(u32::from(byte)),
+                2 => ConfigureAnswer::Done(stored(dest, settings, byte).into()),
+                _ => ConfigureAnswer::Done(stored(dest, &DestinationSettings::default(), byte).into()),
+            }),
         }
     }
+}
+
+fn stored(dest: &Destination, settings: &DestinationSettings, byte: u8) -> StoredSettings {
+    StoredSettings { dest: dest.clone(), version: u64::from(byte), settings: settings.clone() }
 }
 
 impl Ledger {
@@ -184,7 +194,7 @@ impl Ledger {
                 Op::Take(_) | Op::Park(_) | Op::Unpark(_) | Op::Trim(_) => {}
                 // A staged timer is delivered by nobody: one of this id that was, has ended.
                 Op::Import(_) => {}
-                Op::BeginBulk(_) | Op::StopBulk(_) | Op::BulkAdvance(_) => {}
+                Op::BeginBulk(_) | Op::StopBulk(_) | Op::BulkAdvance(_) | Op::Configure(_) => {}
             }
         }
     }
@@ -210,6 +220,7 @@ impl Ledger {
                     *id
                 }
                 Op::BeginBulk(_) | Op::StopBulk(_) | Op::BulkAdvance(_) | Op::Import(_) => continue,
+                Op::Configure(_) => continue,
             };
             self.fates.entry(id).or_default().forget();
         }

@@ -305,6 +305,7 @@ impl<B: Backend> World<B> {
             }
             _ if byte == 0xfe => Query::Forecast(all_forecast(u16::from(program.byte()) % (PARTITIONS + 1))),
             _ if byte >= 0xfc => Query::Bulks { partition: u16::from(program.byte()) % (PARTITIONS + 1) },
+            _ if byte == 0xfa => Query::Settings { partition: u16::from(program.byte()) % (PARTITIONS + 1) },
             _ if byte == 0xfb => Query::Story(self.target(program)),
             0 => Query::Get(self.target(program)),
             1 => Query::Dead { group: None, app: None, cursor: None, limit: 2 },
@@ -361,6 +362,8 @@ impl<B: Backend> World<B> {
             }
             match effect {
                 Effect::Send(session, message) => self.receive(session, message),
+                // What is sent leaves at once: there is nothing to take back.
+                Effect::Recall(..) => {}
                 Effect::Close(session, _) => {
                     let slot =
                         self.clients.iter().position(|c| c.as_ref().is_some_and(|c| c.session == session));

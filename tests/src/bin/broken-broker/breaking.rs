@@ -189,7 +189,7 @@ impl Lane for BrokenLane {
             Call::ParkedDestinations | Call::List(_) | Call::Pending(_) | Call::Counts(_) => {
                 self.lane.call(call)
             }
-            Call::Forecast(_) | Call::Bulks | Call::Census => self.lane.call(call),
+            Call::Forecast(_) | Call::Controls | Call::Census => self.lane.call(call),
         }
     }
     fn health(&self) -> watch::Receiver<Health> {

@@ -429,7 +429,7 @@ fn inherited_deliveries_are_kept_until_all_that_was_sent_before_has_been_read() 
     let since = Time::from_ms(5_000);
     let id = TimerId::from_u128(1);
     let left = |horizon, call: Option<OpenCall>| {
-        let mut p = OwnedPartition::new(P, Epoch(2), Time::ZERO, since, Seeded(1));
+        let mut p = OwnedPartition::new(P, Epoch(2), Time::ZERO, Now { time: since, mono_ms: 0 }, Seeded(1));
         p.extend_horizon(Time::from_ms(horizon));
         call.into_iter().for_each(|call| p.calls.push(call));
         p.inherited.take_over([InFlight { id, attempt: 1, session: 1, until: since }]);

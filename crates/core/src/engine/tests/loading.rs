@@ -21,7 +21,7 @@ fn acquired(partitions: u16, memory_bytes: u64, prior_claim: Time) -> (Engine, N
         for answer in [
             CallAnswer::List(ListPage::Taken(Page { rows: vec![], next: None })),
             CallAnswer::ParkedDestinations(vec![]),
-            CallAnswer::Bulks(vec![]),
+            CallAnswer::Controls(Box::default()),
         ] {
             engine.handle(now, Input::Answered { partition, epoch, answer: Ok(answer) });
         }

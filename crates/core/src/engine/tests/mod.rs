@@ -19,6 +19,7 @@ mod loading;
 mod memory;
 mod order;
 mod park;
+mod pause;
 mod queries;
 mod registrations;
 mod requests;
@@ -76,6 +77,8 @@ struct Rig {
     unconfirmed: bool,
     /// The operations of batches are refused and not applied; their claims are.
     read_only: bool,
+    /// Nothing that is sent leaves: deliveries can be taken back.
+    stalled: bool,
     /// Answers of the store are on their way and do not arrive.
     answers_wait: bool,
     /// Calls made for taken timers, pages of one listing each counted.
@@ -124,6 +127,7 @@ impl Rig {
             ended: None,
             unconfirmed: false,
             read_only: false,
+            stalled: false,
             answers_wait: false,
             taken_calls: 0,
             brought: vec![],
@@ -190,6 +194,7 @@ impl Rig {
             Effect::Settled(id, verdict) => return self.settled.push((id, verdict)),
             Effect::Died(died) => return self.died.push(died),
             Effect::LaneEnded(_, error) => return self.ended = Some(error),
+            Effect::Recall(session, registration) => return self.recall(session, registration),
             other => panic!("unexpected: {other:?}"),
         };
         if let Call::Apply(batch) = &call {
@@ -216,6 +221,23 @@ impl Rig {
                 lane.call(call)
             }
         });
+    }
+
+    fn recall(&mut self, session: SessionId, registration: u32) {
+        if !self.stalled {
+            return;
+        }
+        let mut ids = Vec::new();
+        self.sent.retain(|(to, message)| match message {
+            ServerMessage::Deliver { registration: of, deliveries }
+                if (*to, *of) == (session, registration) =>
+            {
+                ids.extend(deliveries.iter().map(|delivery| delivery.id));
+                false
+            }
+            _ => true,
+        });
+        self.session(session.0, SessionEvent::Recalled(ids));
     }
 
     fn timer(&mut self, app: &str, due_in: u64) -> Timer {

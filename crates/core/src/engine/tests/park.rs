@@ -112,7 +112,7 @@ pub(super) fn parked_in_three() -> (Engine, Now) {
             CallAnswer::List(ListPage::Taken(Page { rows: vec![], next: None })),
         );
         page(&mut engine, now, partition, CallAnswer::ParkedDestinations(vec![(dest("a"), 1_000)]));
-        page(&mut engine, now, partition, CallAnswer::Bulks(vec![]));
+        page(&mut engine, now, partition, CallAnswer::Controls(Box::default()));
         engine.partition(partition).unwrap().calls.hold_loads();
         engine.partition(partition).unwrap().trim_from(u64::MAX);
     }

@@ -3,11 +3,13 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use mtimer_types::{Destination, Ended, Key, Time, TimerId};
+use mtimer_types::{Destination, Ended, Key, StoredSettings, Time, TimerId};
 
 use crate::bulk::{BulkJob, Bulks};
+use crate::controls::Controls;
 use crate::ops::Op;
 use crate::remembered::{RememberedAnswer, RequestId};
+use crate::settings::Settings;
 use crate::table::{At, Context, Row};
 use crate::view::{Changes, Decided, Fact, Need, View, first_needs};
 
@@ -22,6 +24,7 @@ pub(super) struct Remote {
     pub(super) listings: [Vec<TimerId>; 4],
     /// By number.
     pub(super) bulks: BTreeMap<u32, BulkJob>,
+    pub(super) settings: BTreeMap<Destination, StoredSettings>,
 }
 
 /// In which listing a place is.
@@ -36,9 +39,11 @@ pub(super) const fn listing(at: At) -> Option<usize> {
 }
 
 impl Remote {
-    /// A view that knows the bulk jobs alone.
+    /// A view that knows the controls alone.
     pub(super) fn view(&self, ops: &[Op]) -> View {
-        View::of(ops, Arc::new(Bulks::stored(self.bulks.values().cloned().collect())))
+        let bulks = Bulks::stored(self.bulks.values().cloned().collect());
+        let settings = Settings::stored(self.settings.values().cloned());
+        View::of(ops, Arc::new(Controls { bulks, settings }))
     }
 
     pub(super) fn read(&self, need: &Need, now: Time) -> Fact {
@@ -87,10 +92,17 @@ impl Remote {
                 None => self.keys.remove(&name),
             };
         }
-        for (number, job) in changes.bulks.clone().iter_mut().flat_map(Bulks::take_changes) {
+        let mut controls = changes.controls.clone().unwrap_or_default();
+        for (number, job) in controls.bulks.take_changes() {
             match job {
                 Some(job) => self.bulks.insert(number, job),
                 None => self.bulks.remove(&number),
+            };
+        }
+        for (dest, row) in controls.settings.take_changes() {
+            match row {
+                Some(row) => self.settings.insert(dest, row),
+                None => self.settings.remove(&dest),
             };
         }
         self.ended.extend(changes.ended.iter().map(|(id, how)| (*id, (*how, now))));
