@@ -5,6 +5,7 @@ use mtimer_store::{Answer, Batch, BulkJob, Op};
 use mtimer_types::{Bulk, BulkAction, BulkId, Filter, KeyPolicy, Mode, Target, Timer};
 
 use super::run::{Check, Run, acquire_next, alive, block_on, empty, same, timer};
+use super::torn::DEAD_AFTER;
 use crate::partition::handed::HandedOver;
 
 /// A job that cancels all timers.
@@ -83,5 +84,30 @@ pub(super) fn marked_timer() -> Check {
         let [ours, found] = jobs(&mut run).await?;
         same("the jobs of the next owner", &found, &ours)?;
         same("on how many it could not act", &found[0].not_done, &1)
+    })
+}
+
+/// The owner dies while the write of a job's act on a timer is cut off, wherever that is: the job
+/// counts the timer only if that is gone.
+pub(super) fn torn_act() -> Check {
+    (0..12).try_for_each(|steps| {
+        block_on(async {
+            let mut run = Run::new(1, 0).await?;
+            let timer = timer(1, None);
+            apply(&mut run, vec![schedule(&timer), begin(1)]).await?;
+            run.server.state().last_steps = Some(steps);
+            let act = BulkAct { number: 1, id: timer.id, sent_attempt: None, is_begun: false, adds: false };
+            let batch = Batch { ops: vec![act.into()], ..empty() };
+            _ = tokio::time::timeout(DEAD_AFTER, run.owner.apply(batch, HandedOver::now())).await;
+            if !run.server.state().is_dead() {
+                return Ok(());
+            }
+            let epoch = run.owner.epoch();
+            run.owner = acquire_next(&run.server, &run.shared, epoch, epoch, &mut run.random).await?;
+            let counted = alive(run.owner.controls().await)?.bulks.all().iter().any(|job| job.done == 1);
+            let is_there = alive(run.owner.get(Target::Id(timer.id)).await)?.is_some();
+            let what = format!("after {steps} steps, whether a timer that is there is counted as cancelled");
+            same(&what, &(counted && is_there), &false)
+        })
     })
 }
