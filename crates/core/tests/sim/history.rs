@@ -337,12 +337,13 @@ impl History {
             life.replays.push(seq);
             life.reborn = Some(seq);
         }
-        if std::mem::take(&mut life.withdrawn) {
+        // Until it is staged anew: an import that the store has refused does not.
+        if place.is_some() && std::mem::take(&mut life.withdrawn) {
             life.reborn = Some(seq);
             life.replays.push(seq);
             reborn = None;
         }
-        life.withdrawn = *answer == Answer::BulkAct(BulkActAnswer::Withdrawn);
+        life.withdrawn |= *answer == Answer::BulkAct(BulkActAnswer::Withdrawn);
         let old_deadline = life.deadline;
         if let Some((record, _)) = &after {
             // A replay lifts a deadline that has passed.
