@@ -3,7 +3,7 @@
 //!
 //! Not in here: which broker is asked about a partition (the machine's routes).
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 use futures_util::StreamExt;
 use mtimer_protocol::{CountsQuery, DestinationCounts, Query, QueryAnswer};
@@ -47,13 +47,15 @@ impl Client {
         let query = CountsQuery { partition: 0, group, app, after: None, limit: limits::MAX_PAGE };
         let mut answers = self
             .ask_partitions(|partition| self.counts_of_partition(CountsQuery { partition, ..query.clone() }));
-        let (mut rows, mut uncounted) = (BTreeMap::new(), 0u64);
+        let (mut sums, mut uncounted) = (HashMap::new(), 0u64);
         while let Some(partition) = answers.next().await {
             let partition = partition?;
             uncounted = uncounted.saturating_add(partition.uncounted);
-            partition.rows.into_iter().for_each(|row| add(&mut rows, row));
+            partition.rows.into_iter().for_each(|row| add(&mut sums, row));
         }
-        Ok(Destinations { rows: rows.into_values().collect(), uncounted })
+        let mut rows: Vec<_> = sums.into_values().collect();
+        rows.sort_unstable_by(|a, b| a.dest.cmp(&b.dest));
+        Ok(Destinations { rows, uncounted })
     }
 
     /// Asks one partition for all its pages.
@@ -77,7 +79,7 @@ impl Client {
 }
 
 /// Adds a row of a partition to the sums.
-fn add(sums: &mut BTreeMap<Destination, DestinationCounts>, row: DestinationCounts) {
+fn add(sums: &mut HashMap<Destination, DestinationCounts>, row: DestinationCounts) {
     match sums.get_mut(&row.dest) {
         Some(sum) => sum.add(&row),
         None => _ = sums.insert(row.dest.clone(), row),
