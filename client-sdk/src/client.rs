@@ -386,10 +386,14 @@ impl Client {
 fn scheduled(id: TimerId, reply: Result<ScheduleReply, RequestError>) -> Result<Scheduled, ScheduleError> {
     match reply {
         Ok(ScheduleReply::Scheduled { new, replaced }) => {
-            Ok(Scheduled { id, new, replaced, kept: false, being_delivered: false })
+            let due = Some(id.birth_due());
+            Ok(Scheduled { id, new, replaced, due, kept: false, being_delivered: false })
+        }
+        Ok(ScheduleReply::Timed { new, replaced, due }) => {
+            Ok(Scheduled { id, new, replaced, due: Some(due), kept: false, being_delivered: false })
         }
         Ok(ScheduleReply::Kept { id, being_delivered }) => {
-            Ok(Scheduled { id, new: false, replaced: None, kept: true, being_delivered })
+            Ok(Scheduled { id, new: false, replaced: None, due: None, kept: true, being_delivered })
         }
         Ok(ScheduleReply::KeyTaken(id)) => Err(ScheduleError::KeyTaken(id)),
         Ok(ScheduleReply::Conflict) => Err(ScheduleError::Conflict { id }),

@@ -151,6 +151,27 @@ impl Schedule {
         self
     }
 
+    /// Moves the key's timer only later: if the key names a live timer, this one replaces it, due at
+    /// the later of the two times.
+    pub fn latest(self) -> Self {
+        self.policy(KeyPolicy::Latest)
+    }
+
+    /// Moves the key's timer only sooner: if the key names a live timer, this one replaces it, due at
+    /// the sooner of the two times.
+    pub fn earliest(self) -> Self {
+        self.policy(KeyPolicy::Earliest)
+    }
+
+    /// Waits until the key has been quiet for so long, at most `max` after the first of them: if the
+    /// key names a live timer, this one replaces it. The broker computes the due time by the cluster
+    /// clock; that of this schedule does not count. Both from 1 ms to 24 h, rounded up to ms, `quiet`
+    /// not above `max`.
+    pub fn debounce(mut self, quiet: Duration, max: Duration) -> Self {
+        self.when = When::After(quiet);
+        self.policy(KeyPolicy::Debounce { quiet_ms: ms_u32(quiet), max_ms: ms_u32(max) })
+    }
+
     /// Says how often it may be delivered. Default: [`Mode::AtLeastOnce`].
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
@@ -264,6 +285,7 @@ impl Schedule {
             headers: self.headers,
             extensions: Extensions::NONE,
         };
+        self.policy.validate()?;
         timer.validate(now)?;
         Ok((timer, self.policy))
     }

@@ -65,6 +65,30 @@ async fn a_schedule_arrives_as_written_and_its_answer_comes_back() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_answer_to_a_debounce_says_when_it_is_due() {
+    let broker = Broker::start().await;
+    let (client, mut peer) = broker.connect().await;
+    let (quiet, max) = (Duration::from_micros(4_999_001), Duration::from_secs(60));
+    let schedule = soon().key(Key::new("item-1").unwrap()).debounce(quiet, max);
+    let too_long = schedule.clone().debounce(quiet, Duration::from_secs(86_401));
+    let error = client.schedule(too_long).await.unwrap_err().to_string();
+    assert!(error.contains("quiet 5000 ms and max 86401000 ms"), "{error}");
+    let now = client.now();
+    let call = tokio::spawn(async move { client.schedule(schedule).await });
+    let request = peer.request().await;
+    let [RequestOp::Schedule(ops::Schedule { timer, policy })] = &request.ops[..] else {
+        panic!("{request:?}")
+    };
+    assert_eq!(*policy, KeyPolicy::Debounce { quiet_ms: 5_000, max_ms: 60_000 });
+    assert!(timer.due >= now + 5_000 && timer.due <= now + 5_005, "an id for about the time");
+    let (old, due) = (TimerId::from_u128(5), now + 4_000);
+    let replies = vec![OpReply::Schedule(ScheduleReply::Timed { new: true, replaced: Some(old), due })];
+    peer.send(ServerMessage::Reply { corr: request.corr, replies }).await;
+    let scheduled = call.await.unwrap().unwrap();
+    assert_eq!((scheduled.due, scheduled.replaced, scheduled.kept), (Some(due), Some(old), false));
+}
+
+#[tokio::test(start_paused = true)]
 async fn concurrent_callers_share_frames_and_a_lone_one_does_not_wait() {
     let broker = Broker::start().await;
     let (client, mut peer) = broker.connect().await;

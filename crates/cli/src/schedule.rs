@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use mtimer_client::{Client, Headers, KeyPolicy, Mode, limits};
+use mtimer_client::{Client, Headers, KeyPolicy, Mode, When, limits};
 use serde_json::json;
 
 use super::args::{ClientArgs, WhenArgs, name_and_value};
@@ -33,12 +33,14 @@ use super::output::{Output, note};
         --skip-bad the others are. A file can be sent again: where a line has a key or an id, a timer that is there \
         stays as it is (with --file, --key-policy keep is the default). Of those, \"kept while being delivered\" counts \
         the timers whose handlers may have begun before their lines were sent: if something has to run after it, send \
-        such lines without a key, or with --key-policy replace.",
+        such lines without a key, or with --key-policy replace. With --key-policy debounce the broker computes the due times; \
+        the times of the lines do not count.",
     after_help = "Examples:\n  mtimer schedule --group demo --app hello --in 5s --payload 'it is time'\n  \
         mtimer schedule --group shop --app orders --key order-17 --in 15m --retry 1s,30s,5m\n  \
         mtimer schedule --group shop --app mail --at 2030-01-31T12:00:00+01:00 --deadline 1h\n  \
         mtimer schedule --file timers.ndjson --skip-bad --json\n  \
-        generate | mtimer schedule --file - --group shop --app orders"
+        generate | mtimer schedule --file - --group shop --app orders\n  \
+        mtimer schedule --group shop --app index --key item-9 --key-policy debounce --quiet 5s --max 1m"
 )]
 pub(crate) struct ScheduleCommand {
     /// The destination's group key
@@ -55,6 +57,14 @@ pub(crate) struct ScheduleCommand {
     /// What to do if the key names a live timer [default: create; with --file: keep]
     #[arg(long, value_enum, value_name = "POLICY")]
     key_policy: Option<PolicyArg>,
+    /// With --key-policy debounce: due so long after the last schedule of the key, 1ms to 24h
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = moment::span)]
+    #[arg(requires = "key_policy")]
+    quiet: Option<Duration>,
+    /// With --key-policy debounce: due at the latest so long after the first of them, up to 24h
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = moment::span)]
+    #[arg(requires = "key_policy")]
+    max: Option<Duration>,
     /// The timer's id, made for the time in --at; any other text is a key
     #[arg(long, conflicts_with = "file", conflicts_with = "key")]
     id: Option<String>,
@@ -103,6 +113,20 @@ enum PolicyArg {
     Replace,
     /// Leave the live timer as it is
     Keep,
+    /// Replace the live timer, due at the later of the two times
+    Latest,
+    /// Replace the live timer, due at the sooner of the two times
+    Earliest,
+    /// Replace the live timer, due --quiet from now, but not later than --max after the first
+    Debounce,
+}
+
+/// A debounce of these times, if they are within the limits.
+fn debounce(quiet: Duration, max: Duration) -> Result<KeyPolicy, Failure> {
+    let ms = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
+    let policy = KeyPolicy::Debounce { quiet_ms: ms(quiet), max_ms: ms(max) };
+    policy.validate().map_err(|error| Failure::usage(error.to_string()))?;
+    Ok(policy)
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -134,11 +158,7 @@ impl ScheduleCommand {
             callback_timeout: self.callback_timeout,
             ..line::Fields::default()
         };
-        let policy = self.key_policy.map(|p| match p {
-            PolicyArg::Create => KeyPolicy::Create,
-            PolicyArg::Replace => KeyPolicy::Replace,
-            PolicyArg::Keep => KeyPolicy::Keep,
-        });
+        let policy = self.policy()?;
         if let Some(path) = &self.file {
             let send = async |client: &Client| {
                 let partitions = client.info().partitions;
@@ -149,7 +169,7 @@ impl ScheduleCommand {
             return self.client.with(send).await;
         }
         let fields = line::Fields {
-            when: Some(self.when.required()?),
+            when: Some(self.when(policy)?),
             id: self.id.clone(),
             key: self.key.clone(),
             payload: self.payload()?.into(),
@@ -158,20 +178,53 @@ impl ScheduleCommand {
         self.one(fields, policy, out).await
     }
 
+    fn policy(&self) -> Result<Option<KeyPolicy>, Failure> {
+        let Some(policy) = self.key_policy else { return Ok(None) };
+        let policy = match (policy, self.quiet, self.max) {
+            (PolicyArg::Debounce, Some(quiet), Some(max)) => return debounce(quiet, max).map(Some),
+            (PolicyArg::Debounce, ..) => {
+                return Err(Failure::usage("--key-policy debounce needs --quiet and --max".to_owned()));
+            }
+            (_, Some(_), _) | (_, _, Some(_)) => {
+                let text = "--quiet and --max go with --key-policy debounce: leave them out";
+                return Err(Failure::usage(text.to_owned()));
+            }
+            (PolicyArg::Create, None, None) => KeyPolicy::Create,
+            (PolicyArg::Replace, None, None) => KeyPolicy::Replace,
+            (PolicyArg::Keep, None, None) => KeyPolicy::Keep,
+            (PolicyArg::Latest, None, None) => KeyPolicy::Latest,
+            (PolicyArg::Earliest, None, None) => KeyPolicy::Earliest,
+        };
+        Ok(Some(policy))
+    }
+
+    /// When the timer is due. The broker computes it for a debounce.
+    fn when(&self, policy: Option<KeyPolicy>) -> Result<When, Failure> {
+        match (policy, self.when.when()) {
+            (Some(KeyPolicy::Debounce { quiet_ms, .. }), None) => {
+                Ok(When::After(Duration::from_millis(quiet_ms.into())))
+            }
+            (Some(KeyPolicy::Debounce { .. }), Some(_)) => {
+                let text = "--key-policy debounce says when: leave out --in and --at";
+                Err(Failure::usage(text.to_owned()))
+            }
+            _ => self.when.required(),
+        }
+    }
+
     async fn one(&self, fields: line::Fields, policy: Option<KeyPolicy>, out: Output) -> Result<(), Failure> {
-        let (id, scheduled) = self
+        let scheduled = self
             .client
             .with(async |client| {
                 let (partitions, defaults) = (client.info().partitions, line::Fields::default());
                 let mut maker = line::Maker { defaults, policy, repeatable: false, partitions, dest: None };
                 let schedule = maker.schedule(fields, client.now()).map_err(Failure::usage)?;
-                let (id, schedule) = client.prepare(schedule)?;
-                Ok((id, client.schedule(schedule).await?))
+                Ok(client.schedule(schedule).await?)
             })
             .await?;
         let object = json!({
             "id": scheduled.id,
-            "due_ms": if scheduled.kept { None } else { Some(id.birth_due()) },
+            "due_ms": scheduled.due,
             "new": scheduled.new,
             "kept": scheduled.kept,
             "being_delivered": scheduled.being_delivered,

@@ -507,6 +507,9 @@ fn from_server() -> impl Strategy<Value = ServerMessage> {
         .into()),
         (id(), any::<bool>())
             .prop_map(|(id, being_delivered)| ScheduleReply::Kept { id, being_delivered }.into()),
+        (any::<bool>(), option::of(id()), any::<u64>()).prop_map(|(new, replaced, due)| {
+            ScheduleReply::Timed { new, replaced, due: Time::from_ms(due) }.into()
+        }),
         id().prop_map(|id| CancelReply::TooLate(id).into()),
         prop::sample::select(OpReply::samples()),
         address().prop_map(|owner| OpReply::Moved { owner }),

@@ -170,6 +170,13 @@ macro_rules! operations {
                 }
             }
 
+            /// See [`Operation::reads_content`].
+            pub fn reads_content(&self) -> bool {
+                match self {
+                    $(Self::$name(op) => op.reads_content()),*
+                }
+            }
+
             /// See [`Operation::removes`].
             pub fn removes(&self) -> [usize; Retained::COUNT] {
                 match self {
@@ -197,6 +204,13 @@ macro_rules! asked_by_clients {
         pub const fn changes_unheld(asked: &RequestOp) -> bool {
             match asked {
                 $(RequestOp::$name(_) => <mtimer_protocol::ops::$name as Asked>::CHANGES_UNHELD),*
+            }
+        }
+
+        /// See [`Asked::may_be_filed_sooner`].
+        pub fn may_be_filed_sooner(asked: &RequestOp) -> bool {
+            match asked {
+                $(RequestOp::$name(asked) => asked.may_be_filed_sooner()),*
             }
         }
 

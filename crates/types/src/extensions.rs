@@ -16,12 +16,14 @@
 //! | number of the newest bulk job that passes it by ([`Extensions::bulk_mark`]) | 64 | a record | varint |
 //! | attempts without success ([`Extensions::story`]) | 68 | a record | see [`crate::story`] |
 //! | import of which it is, and what its release does ([`Extensions::staging`]) | 73 | a record | [`Staging::to_bytes`] |
+//! | when the first of its debounce was accepted ([`Extensions::debounced_since`]) | 76 | a record | ms, 8 bytes, little endian |
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use crate::Time;
 use crate::import::Staging;
 use crate::limits::{MAX_EXTENSIONS, MAX_EXTENSIONS_BYTES};
 use crate::story::{self, FailedAttempt};
@@ -41,6 +43,8 @@ pub const BULK_MARK: u32 = 16 << 2;
 pub const STORY: u32 = 17 << 2;
 /// Tag of [`Extensions::staging`].
 pub const STAGING: u32 = 18 << 2 | MUST_BE_UNDERSTOOD;
+/// Tag of [`Extensions::debounced_since`].
+pub const DEBOUNCED_SINCE: u32 = 19 << 2;
 
 /// Holds the extensions of a timer or a record, in order of tag. None take no memory.
 #[derive(Clone, PartialEq, Eq, Default)]
@@ -182,6 +186,18 @@ impl Extensions {
         if self.value(STORY).is_some_and(|value| !value.is_empty()) {
             self.set(STORY, &[]);
         }
+    }
+
+    /// When the first schedule of the debounce was accepted whose newest timer the record is.
+    /// `None`: it is of no debounce.
+    pub fn debounced_since(&self) -> Option<Time> {
+        let bytes = self.value(DEBOUNCED_SINCE)?.try_into().ok()?;
+        Some(Time::from_ms(u64::from_le_bytes(bytes)))
+    }
+
+    /// Sets [`Self::debounced_since`]. Extensions that are full stay as they are.
+    pub fn set_debounced_since(&mut self, first: Time) {
+        self.set(DEBOUNCED_SINCE, &first.as_ms().to_le_bytes());
     }
 
     fn value(&self, tag: u32) -> Option<&[u8]> {
@@ -331,7 +347,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{Attempt, AttemptEnd, Epoch, Time};
+    use crate::{Attempt, AttemptEnd, Epoch};
 
     fn of(fields: &[(u32, &str)]) -> Extensions {
         Extensions::new(fields.iter().copied()).unwrap()
@@ -428,6 +444,19 @@ mod tests {
         assert_eq!(extensions.iter().map(|(tag, _)| tag).collect::<Vec<_>>(), [4, 64, 65, 66]);
         extensions.drop_volatile();
         assert_eq!(extensions.bulk_mark(), 70_000);
+    }
+
+    #[test]
+    fn a_debounce_knows_its_first_schedule() {
+        let mut extensions = of(&[(4, "a"), (80, "c")]);
+        assert_eq!(extensions.debounced_since(), None);
+        for first in [Time::from_ms(7), Time::from_ms(1_700_000_000_000)] {
+            extensions.set_debounced_since(first);
+            assert_eq!(extensions.debounced_since(), Some(first));
+        }
+        extensions.drop_volatile();
+        assert_eq!(extensions.iter().map(|(tag, _)| tag).collect::<Vec<_>>(), [4, 76, 80]);
+        assert_eq!((extensions.not_understood_in_record(), of(&[(76, "x")]).debounced_since()), (None, None));
     }
 
     #[test]

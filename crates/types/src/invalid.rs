@@ -62,6 +62,18 @@ pub enum InvalidTimer {
         /// Most.
         max: u32,
     },
+    /// The times of a debounce are out of range.
+    #[error(
+        "debounce with quiet {quiet_ms} ms and max {max_ms} ms: allowed are 1 to {limit} ms, and quiet not above max"
+    )]
+    Debounce {
+        /// The quiet time.
+        quiet_ms: u32,
+        /// The longest wait.
+        max_ms: u32,
+        /// Most of either.
+        limit: u32,
+    },
     /// Too many or too long retry tiers.
     #[error("retry tier {tier} of {count} is {ms} ms: allowed are {max_tiers} tiers of 1 to {max_ms} ms")]
     Retry {

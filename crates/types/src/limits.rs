@@ -40,6 +40,9 @@ pub const STAGED_MS: u64 = 1_600_000 * 86_400_000;
 pub const MIN_CALLBACK_TIMEOUT_MS: u32 = 100;
 /// Longest callback timeout, ms.
 pub const MAX_CALLBACK_TIMEOUT_MS: u32 = 86_400_000;
+/// Longest quiet time and longest wait of a debounce, ms: a day. What waits longer is a timer with
+/// a due time of its own.
+pub const MAX_DEBOUNCE_MS: u32 = 86_400_000;
 /// Callback timeout when a timer has none, ms.
 pub const DEFAULT_CALLBACK_TIMEOUT_MS: u32 = 30_000;
 /// Retry tiers a timer may bring: the track number of a slot is one byte, and nobody waits for

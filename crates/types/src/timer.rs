@@ -27,19 +27,67 @@ pub enum KeyPolicy {
     Replace,
     /// Keep the live timer: the answer names it, nothing changes.
     Keep,
+    /// Replace the live timer by this one, due at the later of the two times: the key's timer only
+    /// moves later.
+    Latest,
+    /// Replace the live timer by this one, due at the sooner of the two times: the key's timer only
+    /// moves sooner.
+    Earliest,
+    /// Replace the live timer by this one, due so long from now, but not longer after the first of
+    /// the chain than the longest wait. The owner's clock decides, whatever due time the timer has.
+    Debounce {
+        /// Due so long after this schedule, ms, if no other follows.
+        quiet_ms: u32,
+        /// Due at the latest so long after the first schedule of the chain, ms.
+        max_ms: u32,
+    },
+}
+
+impl KeyPolicy {
+    /// Whether the owner computes the due time.
+    pub const fn computes_due(self) -> bool {
+        match self {
+            Self::Latest | Self::Earliest | Self::Debounce { .. } => true,
+            Self::Create | Self::Replace | Self::Keep => false,
+        }
+    }
+
+    /// Whether the live timer makes way for the new one.
+    pub const fn replaces(self) -> bool {
+        match self {
+            Self::Replace | Self::Latest | Self::Earliest | Self::Debounce { .. } => true,
+            Self::Create | Self::Keep => false,
+        }
+    }
+
+    /// Checks the times of a debounce.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidTimer::Debounce`] beyond a limit, or if the quiet time is the longer one.
+    pub const fn validate(self) -> Result<(), InvalidTimer> {
+        match self {
+            Self::Debounce { quiet_ms, max_ms }
+                if quiet_ms == 0 || quiet_ms > max_ms || max_ms > limits::MAX_DEBOUNCE_MS =>
+            {
+                Err(InvalidTimer::Debounce { quiet_ms, max_ms, limit: limits::MAX_DEBOUNCE_MS })
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Holds a timer as its application scheduled it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Timer {
-    /// Chosen by the client; [`TimerId::birth_due`] equals `due` when it is scheduled.
+    /// Chosen by the client; [`TimerId::birth_due`] equals `due` when a client sends it.
     pub id: TimerId,
     /// Who is called back.
     pub dest: Destination,
     /// The application's own name for it.
     pub key: Option<Key>,
-    /// When, by the cluster clock. A reschedule changes it. Else nothing in a stored timer changes
-    /// but the deadline.
+    /// When, by the cluster clock. A reschedule changes it, and a key's policy may
+    /// ([`KeyPolicy::computes_due`]). Else nothing in a stored timer changes but the deadline.
     pub due: Time,
     /// How often.
     pub mode: Mode,
@@ -243,6 +291,21 @@ mod tests {
         for ms in [99, 86_400_001] {
             let timeout = Timer { callback_timeout_ms: Some(ms), ..timer(5) };
             assert!(error(&timeout).contains(&format!("{ms} ms, allowed are 100 to 86400000 ms")));
+        }
+    }
+
+    #[test]
+    fn a_debounce_waits_from_a_millisecond_to_a_day() {
+        let debounce = |quiet_ms, max_ms| KeyPolicy::Debounce { quiet_ms, max_ms }.validate();
+        for (quiet_ms, max_ms) in [(1, 1), (5, 60_000), (86_400_000, 86_400_000)] {
+            assert_eq!(debounce(quiet_ms, max_ms), Ok(()));
+        }
+        for (quiet_ms, max_ms) in [(0, 0), (0, 5), (6, 5), (5, 86_400_001)] {
+            let text = debounce(quiet_ms, max_ms).unwrap_err().to_string();
+            assert!(text.starts_with(&format!("debounce with quiet {quiet_ms} ms and max {max_ms} ms")), "{text}");
+        }
+        for policy in [KeyPolicy::Create, KeyPolicy::Replace, KeyPolicy::Keep] {
+            assert!(policy.validate().is_ok() && !policy.computes_due());
         }
     }
 

@@ -133,7 +133,10 @@ mod tests {
     fn what_came_of_it_decides_the_exit_code() {
         let id = TimerId::from_u128(1);
         let answer =
-            |new, being_delivered| Ok(Scheduled { id, new, replaced: None, kept: !new, being_delivered });
+            |new, being_delivered| {
+                let due = new.then(|| id.birth_due());
+                Ok(Scheduled { id, new, replaced: None, due, kept: !new, being_delivered })
+            };
         let new = |new| answer(new, false);
         let mut sent = SentLines::default();
         assert_eq!(sent.exit(), Exit::Done);

@@ -78,6 +78,31 @@ fn a_key_is_created_kept_or_replaced() {
 }
 
 #[test]
+fn a_key_moves_one_way_or_waits_for_quiet() {
+    let dev = Dev::start();
+    let schedule = |args: &[&str]| {
+        let key = ["schedule", "--group", "g", "--app", "a", "--key", "k", "--json", "--key-policy"];
+        dev.run(&[&key[..], args].concat())
+    };
+    let first = schedule(&["latest", "--in", "1h"]).ok().json();
+    let second = schedule(&["latest", "--in", "1m"]).ok().json();
+    assert_eq!((&second["due_ms"], &second["replaced"]), (&first["due_ms"], &first["id"]));
+    assert_ne!(schedule(&["earliest", "--in", "1m"]).ok().json()["due_ms"], first["due_ms"]);
+    let debounced = schedule(&["debounce", "--quiet", "5s", "--max", "1m"]).ok().json();
+    let due = |id: &serde_json::Value| dev.run(&["get", id.as_str().unwrap(), "--json"]).ok().json();
+    assert_eq!(due(&debounced["id"])["due_ms"], debounced["due_ms"]);
+    for (args, text) in [
+        (&["debounce", "--quiet", "5s"][..], "needs --quiet and --max"),
+        (&["debounce", "--quiet", "5s", "--max", "1m", "--in", "1h"], "leave out --in and --at"),
+        (&["latest", "--in", "1h", "--max", "1m"], "--quiet and --max go with"),
+        (&["debounce", "--quiet", "5s", "--max", "1s"], "quiet not above max"),
+    ] {
+        let refused = schedule(args).code(2);
+        assert!(refused.err.contains(text) || refused.out.contains(text), "{refused:?}");
+    }
+}
+
+#[test]
 fn too_late_is_told_apart() {
     let dev = Dev::start();
     let id = dev.schedule(&["--in", "0s"]);

@@ -151,6 +151,14 @@ impl Memory for OwnedPartition {
         }
     }
 
+    fn may_have_sent(&self, dest: &Destination, key: &Key) -> Option<u32> {
+        match self.table.by_key(&(dest.clone(), key.clone())) {
+            Some(id) => self.sent_attempt(id),
+            // As above.
+            None => self.awaits_timers().then_some(u32::MAX),
+        }
+    }
+
     fn deadline(&self, id: TimerId) -> Option<Time> {
         self.table.get(id).filter(|_| self.is_current())?.record.timer.deadline
     }

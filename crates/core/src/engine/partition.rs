@@ -365,8 +365,8 @@ impl OwnedPartition {
     /// it back. The store answers any other: a timer in memory was stored, but replicas may not
     /// have it yet.
     pub(super) fn known(&self, recent: &mut RecentIds, now: Now, op: &RequestOp) -> Option<OpReply> {
-        let timer = match op {
-            RequestOp::Schedule(op) => &op.timer,
+        let (timer, policy) = match op {
+            RequestOp::Schedule(op) => (&op.timer, op.policy),
             // The store remembers the release of an import; nothing else brings a timer.
             RequestOp::Import(_)
             | RequestOp::Cancel(_)
@@ -387,8 +387,12 @@ impl OwnedPartition {
         }
         let entry = self.table.get(timer.id).filter(|e| e.state.is_under_way())?;
         let same = entry.record.timer.same_content(timer);
-        let again = ScheduleReply::Scheduled { new: false, replaced: None };
-        Some(if same { again } else { ScheduleReply::Conflict }.into())
+        let due = entry.record.timer.due;
+        Some(match (same, policy.computes_due()) {
+            (true, false) => ScheduleReply::Scheduled { new: false, replaced: None }.into(),
+            (true, true) => ScheduleReply::Timed { new: false, replaced: None, due }.into(),
+            (false, _) => ScheduleReply::Conflict.into(),
+        })
     }
 
     /// The answer to a change of settings while a former owner may still send, by the claims that

@@ -53,10 +53,10 @@ impl Engine {
     pub(super) fn agree(&mut self, now: Now, key: Option<&KeyName>, effect: MemoryEffect) {
         match effect {
             MemoryEffect::Nothing => {}
-            MemoryEffect::Filed { timer, new, replaced } => {
+            MemoryEffect::Filed { timer, new, replaced, is_debounced } => {
                 self.supersede(timer.id, key, replaced);
                 self.count(Counter::Scheduled, u64::from(new));
-                self.filed(now, timer, new);
+                self.filed(now, timer, new, is_debounced);
             }
             MemoryEffect::Cancelled(id) => {
                 self.count(Counter::Cancelled, 1);
@@ -89,7 +89,7 @@ impl Engine {
     }
 
     /// A timer is stored: it comes into memory if its time is near.
-    fn filed(&mut self, now: Now, timer: Arc<Timer>, new: bool) {
+    fn filed(&mut self, now: Now, timer: Arc<Timer>, new: bool, is_debounced: bool) {
         let (id, due) = (timer.id, timer.due);
         let Some(p) = self.partition(id.partition()) else { return };
         if due > p.horizon() || p.table.contains(id) {
@@ -99,6 +99,10 @@ impl Engine {
             let mut record = Record::accepted(timer, now.time);
             // A job may pass it by: it has a mark in the store, whichever that is.
             record.extensions.raise_bulk_mark(u32::from(p.may_have_bulk_jobs()));
+            if is_debounced {
+                // The store knows of when.
+                record.extensions.set_debounced_since(now.time);
+            }
             self.adopt(now, record, due, false);
         } else {
             // Stored earlier; by now it may be anywhere.
@@ -191,7 +195,8 @@ impl Engine {
                 if let Some(holder) = holder().filter(|holder| *holder != id) {
                     self.read_anew(holder);
                 }
-                if self.partition(at).is_some_and(|p| due <= p.horizon()) {
+                let may_be_near = stored::may_be_filed_sooner(&asked.op);
+                if self.partition(at).is_some_and(|p| may_be_near || due <= p.horizon()) {
                     self.fetch(id);
                 }
             }

@@ -9,7 +9,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use mtimer_store::ops::{BulkActAnswer, Settle};
 use mtimer_store::{Answer, Op, Place, Record, Verdict};
 use mtimer_types::limits::REPEAT_HORIZON_MS;
-use mtimer_types::{Epoch, HandlerOutcome, ImportId, Mode, PartitionId, Time, Timer, TimerId};
+use mtimer_types::{Epoch, HandlerOutcome, ImportId, KeyPolicy, Mode, PartitionId, Time, Timer, TimerId};
 
 use super::bulk::BulkWatch;
 use super::pause::PauseWatch;
@@ -59,6 +59,14 @@ pub(super) struct Life {
     pub(super) asked: bool,
     pub(super) name: Option<Name>,
     pub(super) mode: Mode,
+    /// What its schedule does if its key is taken.
+    pub(super) policy: KeyPolicy,
+    /// Its due time in the store.
+    pub(super) due: Option<Time>,
+    /// By its record no attempt has failed, and none was stopped.
+    pub(super) is_untouched: bool,
+    /// When the chain of debounces has begun of which it is the newest.
+    pub(super) debounced: Option<Time>,
     pub(super) deadline: Option<Time>,
     /// Requests that have given it another one and are not answered, each with the owner's epoch.
     pub(super) extensions: BTreeSet<(u64, Epoch)>,
@@ -303,6 +311,7 @@ impl History {
         let seq = self.seq;
         let moves = self.moves(op, answer);
         self.note_applied(id, epoch, op, answer);
+        self.check_computed_due(By { ms, now, is_behind, epoch }, id, op, (answer, after.as_ref()));
         let life = self.life(id);
         if moves {
             life.move_applied = seq;
@@ -311,6 +320,10 @@ impl History {
         life.forgotten |= is_behind;
         let (before, place) = (life.place, after.as_ref().map(|a| a.1));
         life.place = place;
+        if let Some((record, _)) = &after {
+            life.due = Some(record.timer.due);
+            life.is_untouched = record.progress.failed == 0 && !record.progress.stopped;
+        }
         let staging = after.as_ref().and_then(|(record, _)| record.extensions.staging());
         let staged_before = std::mem::replace(&mut life.staged, staging.map(|staging| staging.import));
         let ahead_ms = match (op, before) {

@@ -207,10 +207,14 @@ impl World {
             1..=5 => now + self.rng.below(3_000),
             _ => now + self.rng.log_between(100, self.plan.due_ms),
         };
-        let key =
-            self.rng.chance(35).then(|| Key::new(&format!("k{}", self.rng.below(6))).expect("a valid key"));
+        let (often, names) = if self.plan.newer_policies > 0 { (55, 2) } else { (35, 6) };
+        let key = self
+            .rng
+            .chance(often)
+            .then(|| Key::new(&format!("k{}", self.rng.below(names))).expect("a valid key"));
         let policy =
             self.rng.pick(&[KeyPolicy::Create, KeyPolicy::Replace, KeyPolicy::Replace, KeyPolicy::Keep]);
+        let policy = self.newer_policy().unwrap_or(policy);
         let mut timer = self.timer(d, due, now, key);
         timer.mode = if self.rng.chance(30) { Mode::AtMostOnce } else { Mode::AtLeastOnce };
         timer.deadline = self.rng.chance(25).then(|| due + self.rng.log_between(10, 30_000));
@@ -228,6 +232,17 @@ impl World {
             timer.extensions = sample::extensions();
         }
         (timer.into(), policy)
+    }
+
+    /// A policy that came later, if clients know any.
+    fn newer_policy(&mut self) -> Option<KeyPolicy> {
+        if self.plan.newer_policies == 0 || self.rng.chance(30) {
+            return None;
+        }
+        let quiet_ms = self.rng.pick(&[20, 500, 2_000]);
+        let max_ms = quiet_ms + self.rng.pick(&[0, 100, 1_000]);
+        let newer = [KeyPolicy::Latest, KeyPolicy::Earliest, KeyPolicy::Debounce { quiet_ms, max_ms }];
+        Some(self.rng.pick(&newer[..newer.len().min(self.plan.newer_policies as usize)]))
     }
 
     /// A plain timer.

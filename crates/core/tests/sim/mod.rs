@@ -21,6 +21,7 @@ mod faults;
 mod finish;
 mod history;
 mod import;
+mod keys;
 mod lanes;
 mod load;
 mod operations;

@@ -17,7 +17,10 @@ impl History {
     /// A client asks for an operation.
     pub(super) fn asked(&mut self, op: &RequestOp) {
         match op {
-            RequestOp::Schedule(op) => self.asked_schedule(&op.timer),
+            RequestOp::Schedule(op) => {
+                self.asked_schedule(&op.timer);
+                self.life(op.timer.id).policy = op.policy;
+            }
             RequestOp::Cancel(op) => match &op.target {
                 Target::Id(id) => self.life(*id).cancel_asked = true,
                 Target::Key(dest, key) => {
@@ -45,7 +48,9 @@ impl History {
         let mut at = Answered { seq: self.seq, ms: m.ms, epoch, applied: self.seq };
         match op {
             RequestOp::Schedule(op) => match reply {
-                OpReply::Schedule(ScheduleReply::Scheduled { replaced, .. }) => {
+                OpReply::Schedule(
+                    ScheduleReply::Scheduled { replaced, .. } | ScheduleReply::Timed { replaced, .. },
+                ) => {
                     self.life(op.timer.id).answered_ok = true;
                     if let Some(old) = replaced {
                         self.life(*old).replaced.get_or_insert(at);
@@ -224,7 +229,9 @@ fn about(op: &RequestOp, reply: &OpReply) -> TimerId {
 pub(super) fn touched(op: &Op, answer: &Answer) -> Vec<TimerId> {
     let other = match op {
         Op::Schedule(_) => match answer {
-            Answer::Schedule(ScheduleAnswer::Scheduled { replaced, .. }) => *replaced,
+            Answer::Schedule(
+                ScheduleAnswer::Scheduled { replaced, .. } | ScheduleAnswer::Timed { replaced, .. },
+            ) => *replaced,
             _ => None,
         },
         Op::Cancel(_) => match answer {

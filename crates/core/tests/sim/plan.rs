@@ -20,10 +20,13 @@ const FIRST_BULK: u64 = 8;
 const FIRST_QUESTIONS: u64 = 5;
 const QUESTIONS: u64 = 8;
 
-/// How many operations, and how many questions, have come since: the upper half of a new seed. So a
-/// seed that is recorded keeps its history when another one comes.
+/// How many policies for keys have come after the first three.
+const NEWER_POLICIES: u64 = 3;
+
+/// How many operations, questions and policies for keys have come since: the upper half of a new
+/// seed. So a seed that is recorded keeps its history when another one comes.
 pub(crate) fn newer_requests() -> u64 {
-    newer_requests_with(RequestOp::NAMES.len() as u64, QUESTIONS)
+    newer_requests_with(RequestOp::NAMES.len() as u64, QUESTIONS) | NEWER_POLICIES << 24
 }
 
 /// The same as it was when each of the newer ones came, the last one first; of operations those
@@ -31,8 +34,9 @@ pub(crate) fn newer_requests() -> u64 {
 pub(crate) fn newer_requests_so_far() -> impl Iterator<Item = u64> + Clone {
     let all = RequestOp::NAMES.len() as u64;
     let questions = (FIRST_QUESTIONS..=QUESTIONS).rev();
-    questions
-        .flat_map(move |questions| (FIRST_BULK..=all).rev().map(move |n| newer_requests_with(n, questions)))
+    let before_policies = questions
+        .flat_map(move |questions| (FIRST_BULK..=all).rev().map(move |n| newer_requests_with(n, questions)));
+    std::iter::once(newer_requests()).chain(before_policies)
 }
 
 fn newer_requests_with(operations: u64, questions: u64) -> u64 {
@@ -82,6 +86,8 @@ pub(crate) struct Plan {
     pub(crate) operations: usize,
     /// Clients ask the first so many questions.
     pub(crate) questions: u64,
+    /// Clients know so many policies for keys beside the first three.
+    pub(crate) newer_policies: u64,
     /// How long timers are scheduled in quick succession, ms.
     pub(crate) load_ms: u64,
     /// How long faults and edits go on at long intervals after that, ms.
@@ -120,7 +126,8 @@ impl Plan {
             clustered: brokers > 1 || profile == Profile::Handovers || rng.chance(50),
             timers: rng.between(30, 160),
             operations: (FIRST_OPERATIONS + (seed >> 32 & 0xffff)) as usize,
-            questions: FIRST_QUESTIONS + (seed >> 48),
+            questions: FIRST_QUESTIONS + (seed >> 48 & 0xff),
+            newer_policies: seed >> 56 & 0xf,
             load_ms: rng.between(3_000, 12_000),
             far_ms: match (profile, far) {
                 (Profile::Clocks, _) => rng.between(10_000, 5 * MINUTE),

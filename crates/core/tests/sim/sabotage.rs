@@ -10,8 +10,9 @@ use mtimer_store::ops::{
     SettleAnswer, TrimAnswer,
 };
 use mtimer_store::{Answer, Batch, CancelAnswer, Op, Refusal, RescheduleAnswer, ScheduleAnswer, Verdict};
+use mtimer_types::limits::MAX_DEBOUNCE_MS;
 use mtimer_types::{
-    DestinationSettings, Epoch, FailedAttempt, HandlerOutcome, Headers, Mode, SettingsVersion,
+    DestinationSettings, Epoch, FailedAttempt, HandlerOutcome, Headers, KeyPolicy, Mode, SettingsVersion,
     StoredSettings, Target,
 };
 
@@ -91,6 +92,10 @@ sabotages! {
     PauseUnheeded: Faults, "pause: sent after a pause was answered";
     /// A new owner does not read the pauses that its partition has.
     PauseForgotten: Faults, "pause: sent after a pause was answered";
+    /// The owner takes `latest` for `earliest`.
+    LatestMovesSooner: Faults, "keys: a latest has moved its key sooner";
+    /// The owner does not know the longest wait of a debounce.
+    DebounceWithoutEnd: Faults, "keys: a debounce waits beyond its longest time";
     /// The clock follows a reading of the store by steps, also backwards.
     ClockStepsBack: Clocks, "12: the time";
     /// The clock follows the store by a twentieth of the time that passes.
@@ -171,6 +176,9 @@ impl Sabotage {
                 }
             }
             (Self::LoseInFlight, Call::Release(left)) => left.clear(),
+            (Self::LatestMovesSooner | Self::DebounceWithoutEnd, Call::Apply(batch)) => {
+                batch.ops.iter_mut().for_each(|op| self.misread_policy(op));
+            }
             (Self::StoryForgets, Call::Apply(batch)) => {
                 let forgotten = |failed: &FailedAttempt| failed.ended.as_ms().is_multiple_of(3);
                 stories(batch).for_each(|told| *told = told.take().filter(|failed| !forgotten(failed)));
@@ -185,6 +193,20 @@ impl Sabotage {
             }
             _ => {}
         }
+    }
+
+    fn misread_policy(self, op: &mut Op) {
+        let policy = match op {
+            Op::Schedule(op) => &mut op.policy,
+            _ => return,
+        };
+        *policy = match (self, *policy) {
+            (Self::LatestMovesSooner, KeyPolicy::Latest) => KeyPolicy::Earliest,
+            (Self::DebounceWithoutEnd, KeyPolicy::Debounce { quiet_ms, .. }) => {
+                KeyPolicy::Debounce { quiet_ms, max_ms: MAX_DEBOUNCE_MS }
+            }
+            (_, policy) => policy,
+        };
     }
 
     /// The delivery that a broker sends besides when it gives an answer, if any.

@@ -43,6 +43,15 @@ pub enum ScheduleReply {
     Conflict,
     /// The timer of this id has ended already, so.
     Ended(Ended),
+    /// As [`Self::Scheduled`], by a policy with which the owner computes the due time.
+    Timed {
+        /// False: an earlier request with the same content had stored it.
+        new: bool,
+        /// The timer that this one replaced.
+        replaced: Option<TimerId>,
+        /// When it is due.
+        due: Time,
+    },
 }
 
 /// Reads a timer into the place where it stays: it is shared from then on.
@@ -60,14 +69,21 @@ impl Operation for Schedule {
     }
 
     fn check(&self, now: Time) -> Result<(), InvalidTimer> {
+        self.policy.validate()?;
         self.timer.validate(now)
     }
 
     fn samples() -> Vec<Self> {
         let timers = [sample::plain_timer(), sample::full_timer()].map(Arc::new);
         let policies = [KeyPolicy::Create, KeyPolicy::Replace, KeyPolicy::Keep];
-        let of = |timer: Arc<Timer>| policies.map(|policy| Self { timer: Arc::clone(&timer), policy });
-        timers.into_iter().flat_map(of).collect()
+        let computing = [
+            KeyPolicy::Latest,
+            KeyPolicy::Earliest,
+            KeyPolicy::Debounce { quiet_ms: 5_000, max_ms: 60_000 },
+        ];
+        let with = |timer: &Arc<Timer>, policy| Self { timer: Arc::clone(timer), policy };
+        let of = |timer: &Arc<Timer>| policies.map(|policy| with(timer, policy));
+        timers.iter().flat_map(of).chain(computing.map(|policy| with(&timers[0], policy))).collect()
     }
 
     fn arbitrary(from: &mut impl Source) -> Self {
@@ -79,7 +95,7 @@ impl Operation for Schedule {
 impl Reply for ScheduleReply {
     fn not_done(&self) -> Option<NotDone> {
         match self {
-            Self::Scheduled { .. } | Self::Kept { .. } => None,
+            Self::Scheduled { .. } | Self::Timed { .. } | Self::Kept { .. } => None,
             Self::KeyTaken(_) => Some(NotDone::KeyTaken),
             Self::Conflict => Some(NotDone::Conflict),
             Self::Ended(_) => Some(NotDone::Ended),
@@ -103,6 +119,10 @@ impl Reply for ScheduleReply {
             Ended::Dead,
             Ended::CancelledUnseen,
         ];
-        answered.into_iter().chain(ended.map(Self::Ended)).collect()
+        let timed = [
+            Self::Timed { new: true, replaced: Some(id), due: id.birth_due() },
+            Self::Timed { new: false, replaced: None, due: Time::ZERO },
+        ];
+        answered.into_iter().chain(ended.map(Self::Ended)).chain(timed).collect()
     }
 }

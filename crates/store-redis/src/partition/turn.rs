@@ -198,7 +198,10 @@ impl Owner {
     /// everything is decided anew. What `reads_content` needs the contents of a key's timer from
     /// the start.
     async fn decide(&mut self, ops: &[Op], now: Time) -> Result<(Decided, Locations), LaneError> {
-        let reads_by_key = |op: &Op| op.is().reads_content && op.subject().id().is_none();
+        let reads_by_key = |op: &Op| {
+            let subject = op.subject();
+            op.reads_content() && (subject.id().is_none() || subject.brings().is_some())
+        };
         if !ops.iter().any(reads_by_key) {
             let (decided, locations) = self.decide_with(ops, now, Locations::without_reading()).await?;
             let mut written = decided.changes.rows.iter().filter(|row| row.after.is_some());

@@ -239,6 +239,20 @@ fn attempt(id: TimerId, now: Time, number: u32) -> Option<Box<FailedAttempt>> {
     (!n.is_multiple_of(4)).then(|| failed.into())
 }
 
+/// For half of all timers a policy that computes the due time, and the attempt of the holder that its
+/// owner has sent. It follows from the id, as [`attempt`] does.
+fn computing(id: TimerId) -> Option<(KeyPolicy, Option<u32>)> {
+    let n = id.random();
+    let policy = match n % 8 {
+        0 => KeyPolicy::Latest,
+        1 => KeyPolicy::Earliest,
+        2 => KeyPolicy::Debounce { quiet_ms: TICK as u32, max_ms: 3 * TICK as u32 },
+        3 => KeyPolicy::Debounce { quiet_ms: 5_000, max_ms: 5_010 },
+        _ => return None,
+    };
+    Some((policy, [None, None, None, Some(1), Some(2), Some(u32::MAX)][(n / 8) as usize % 6]))
+}
+
 /// Returns an operation of a kind.
 pub fn arbitrary_op(kind: Kind, around: Around, r: &mut SeededRandom) -> Op {
     let Around { timer, known, now, fire, request } = around;
@@ -249,7 +263,8 @@ pub fn arbitrary_op(kind: Kind, around: Around, r: &mut SeededRandom) -> Op {
     match kind {
         Kind::Schedule => {
             let policy = r.pick(&[KeyPolicy::Create, KeyPolicy::Replace, KeyPolicy::Keep]);
-            Schedule { timer: timer.into(), policy, may_have_begun: r.one_in(8) }.into()
+            let (policy, sent_attempt) = computing(id).unwrap_or((policy, None));
+            Schedule { timer: timer.into(), policy, may_have_begun: r.one_in(8), sent_attempt }.into()
         }
         Kind::ScheduleOther => {
             let other = Timer { callback_timeout_ms: Some(1_234), ..timer };

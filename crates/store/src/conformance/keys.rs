@@ -109,6 +109,108 @@ pub(super) async fn replace_takes_it_from_whatever_holds_it(mut kit: Kit) {
     assert_eq!((owner.census().await.pending, owner.census().await.retrying), (2, 0));
 }
 
+/// A debounce of 10 s, at most 25 s.
+const DEBOUNCE: KeyPolicy = KeyPolicy::Debounce { quiet_ms: 10_000, max_ms: 25_000 };
+
+fn timed(replaced: &Timer, due: Time) -> ScheduleAnswer {
+    ScheduleAnswer::Timed { new: true, replaced: Some(replaced.id), due }
+}
+
+pub(super) async fn latest_and_earliest_move_the_key_one_way(mut kit: Kit) {
+    let owner = kit.owner().await;
+    for (policy, dues) in [
+        (KeyPolicy::Latest, [(HOUR, HOUR), (MINUTE, HOUR), (DAY, DAY)]),
+        (KeyPolicy::Earliest, [(HOUR, HOUR), (DAY, HOUR), (MINUTE, MINUTE)]),
+    ] {
+        let key = kit.key(&format!("{policy:?}-"));
+        let mut before: Option<Timer> = None;
+        for (asked, is) in dues.map(|(asked, is)| (kit.now + asked, kit.now + is)) {
+            let next = kit.keyed(asked, &key);
+            let answer = ScheduleAnswer::Timed { new: true, replaced: before.map(|t| t.id), due: is };
+            assert_eq!(owner.schedule_as(&next, policy).await, answer);
+            assert_eq!(owner.place(next.id).await, pending_at(is));
+            let again = ScheduleAnswer::Timed { new: false, replaced: None, due: is };
+            assert_eq!(owner.schedule_as(&next, policy).await, again, "a repeat changes nothing");
+            before = Some(next);
+        }
+    }
+    assert_eq!(owner.census().await.pending, 2, "the others have ended");
+}
+
+pub(super) async fn a_time_beyond_the_deadline_is_refused(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let key = kit.key("order-");
+    let (old, next) = (kit.keyed(kit.now + HOUR, &key), kit.keyed(kit.now + MINUTE, &key));
+    let with = |deadline| Timer { deadline: Some(deadline), ..next.clone() };
+    owner.add(&old).await;
+    let refused = ScheduleAnswer::PastDeadline(old.due);
+    assert_eq!(owner.schedule_as(&with(old.due - 1), KeyPolicy::Latest).await, refused);
+    assert_eq!(owner.fires().await, [(old.id, old.due)], "nothing changed");
+    assert_eq!(owner.see_key(&key).await, Some(old.id));
+    assert_eq!(owner.schedule_as(&with(old.due), KeyPolicy::Latest).await, timed(&old, old.due));
+    let alone = Timer { deadline: Some(kit.now + 9 * SECOND), ..kit.keyed(kit.now, &kit.key("alone-")) };
+    let refused = ScheduleAnswer::PastDeadline(kit.now + 10 * SECOND);
+    assert_eq!(owner.schedule_as(&alone, DEBOUNCE).await, refused);
+    assert_eq!(owner.place(alone.id).await, None);
+}
+
+pub(super) async fn a_debounce_waits_for_quiet_and_not_longer_than_its_longest_time(mut kit: Kit) {
+    let mut owner = kit.owner().await;
+    let (key, begun) = (kit.key("order-"), owner.now);
+    let mut before: Option<Timer> = None;
+    for (at, is) in [(0, 10), (8, 18), (16, 25), (24, 25)] {
+        owner.now = begun + at * SECOND;
+        // The time of the client does not count.
+        let next = kit.keyed(kit.now + DAY + at, &key);
+        let due = begun + is * SECOND;
+        let answer = ScheduleAnswer::Timed { new: true, replaced: before.map(|t| t.id), due };
+        assert_eq!(owner.schedule_as(&next, DEBOUNCE).await, answer, "after {at} s");
+        assert_eq!(owner.place(next.id).await, pending_at(due));
+        if at == 8 {
+            assert_eq!(owner.park(next.id).await, MoveAnswer::Done, "a chain goes on in the park");
+        }
+        before = Some(next);
+    }
+    // Another policy ends the chain.
+    let (other, next) = (kit.keyed(begun + DAY, &key), kit.keyed(begun + DAY, &key));
+    owner.schedule_as(&other, KeyPolicy::Replace).await;
+    assert_eq!(owner.schedule_as(&next, DEBOUNCE).await, timed(&other, owner.now + 10 * SECOND));
+}
+
+pub(super) async fn what_has_begun_is_left_to_itself(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let names = ["sent-", "failed-", "stopped-", "taken-", "covered-"];
+    let keys = names.map(|name| kit.key(name));
+    let timers = keys.each_ref().map(|key| kit.keyed(kit.now + SECOND, key));
+    let [sent, failed, stopped, mut taken, covered] = timers;
+    taken.mode = Mode::AtMostOnce;
+    for timer in [&sent, &failed, &stopped, &taken, &covered] {
+        owner.add(timer).await;
+    }
+    assert_eq!(owner.retry(failed.id, kit.now + HOUR, 1, 1).await, SettleAnswer::Done);
+    assert_eq!(owner.cancel_in_flight(stopped.id).await, CancelAnswer::TooLate(stopped.id));
+    assert_eq!(owner.take(taken.id).await, MoveAnswer::Done);
+    let (later, sooner) = (kit.now + DAY, kit.now);
+    let earliest = async |kit: &Kit, owner: &Owner, old: &Timer, sent_attempt, is| {
+        let next = Timer { key: old.key.clone(), ..kit.timer(later) };
+        let op = Schedule { sent_attempt, ..Schedule::new(next.clone().into(), KeyPolicy::Earliest) };
+        assert_eq!(owner.one(op.into()).await, Answer::Schedule(timed(old, is)), "{old:?}");
+        next
+    };
+    // Its owner has sent it: the new one is a first.
+    earliest(&kit, &owner, &sent, Some(1), later).await;
+    // An attempt has failed, and the next one counts; one that is under way is left to itself.
+    let next = earliest(&kit, &owner, &failed, Some(1), kit.now + HOUR).await;
+    earliest(&kit, &owner, &next, Some(u32::MAX), later).await;
+    earliest(&kit, &owner, &stopped, None, later).await;
+    // Taken and not sent.
+    earliest(&kit, &owner, &taken, None, taken.due).await;
+    owner.claim(kit.now + MINUTE).await;
+    let owner = kit.owner().await;
+    earliest(&kit, &owner, &covered, None, later).await;
+    assert!(owner.fires().await.iter().all(|(_, fire)| *fire > sooner));
+}
+
 pub(super) async fn replace_does_not_touch_a_dead_letter(mut kit: Kit) {
     let owner = kit.owner().await;
     let key = kit.key("order-");

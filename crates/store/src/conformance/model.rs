@@ -7,6 +7,7 @@
 mod bulk;
 mod entry;
 mod import;
+mod keys;
 mod settings;
 mod steps;
 
@@ -162,7 +163,7 @@ impl Model {
         if let Some(e) = self.timers.get(&timer.id) {
             let same = e.timer.same_content(timer) && e.staging.is_none();
             return if same {
-                ScheduleAnswer::Scheduled { new: false, replaced: None }
+                Self::scheduled(op, false, None, e.timer.due)
             } else {
                 ScheduleAnswer::Conflict
             };
@@ -176,17 +177,25 @@ impl Model {
             (Some(id), KeyPolicy::Keep) => {
                 return ScheduleAnswer::Kept { id, begun: op.may_have_begun || self.has_begun(id) };
             }
-            (Some(id), KeyPolicy::Replace) => self.end(id, Ended::Replaced),
-            (None, _) => {}
+            (Some(_), KeyPolicy::Replace | KeyPolicy::Latest | KeyPolicy::Earliest) => {}
+            (Some(_), KeyPolicy::Debounce { .. }) | (None, _) => {}
+        }
+        let (due, debounced) = self.due_by_policy(now, op, holder);
+        if op.policy.computes_due() && timer.deadline.is_some_and(|last| last < due) {
+            return ScheduleAnswer::PastDeadline(due);
+        }
+        if let Some(id) = holder {
+            self.end(id, Ended::Replaced);
         }
         let place = Place::Parked;
         let entry = Entry {
-            timer: timer.clone(),
+            timer: mtimer_types::Timer { due, ..timer.clone() },
+            debounced,
             progress: Progress::default(),
             place,
             death: None,
             unconfirmed_since: None,
-            accepted: (timer.due < now).then_some(now),
+            accepted: (due < now).then_some(now),
             mark: self.newest_job(),
             story: Vec::new(),
             arrived: Time::ZERO,
@@ -194,8 +203,8 @@ impl Model {
             extensions: Extensions::NONE,
         };
         self.timers.insert(timer.id, entry);
-        self.file(timer.id, timer.due, 0);
-        ScheduleAnswer::Scheduled { new: true, replaced: holder }
+        self.file(timer.id, due, 0);
+        Self::scheduled(op, true, holder, due)
     }
 
     fn end(&mut self, id: TimerId, ended: Ended) {

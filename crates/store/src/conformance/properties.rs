@@ -199,8 +199,10 @@ fn trims(source: &impl TrialSource) -> Vec<Trial> {
 fn requests(source: &impl TrialSource) -> Vec<Trial> {
     let due = source.now() + 2 * MINUTE;
     let [a, c, d, f] = [(); 4].map(|()| timer(source));
-    let [old, b, e] = [(); 3].map(|()| keyed(source));
+    let [old, b, e, former] = [(); 4].map(|()| keyed(source));
     let heir = Timer { key: old.key.clone(), ..timer(source) };
+    let latest = Timer { key: former.key.clone(), ..source.timer(former.due - 1) };
+    let moved = ScheduleAnswer::Timed { new: true, replaced: Some(former.id), due: former.due };
     let unknown = timer(source).id;
     let by_key = |timer: &Timer| Target::Key(timer.dest.clone(), timer.key.clone().expect("a key"));
     let cancel = |name, before: &[&Timer], target, sent_attempt, answer| {
@@ -227,6 +229,12 @@ fn requests(source: &impl TrialSource) -> Vec<Trial> {
             before: vec![schedule(&old)],
             op: Schedule::new(heir.into(), KeyPolicy::Replace).into(),
             answer: scheduled(Some(old.id)),
+        },
+        Trial {
+            name: "schedule the latest of two",
+            before: vec![schedule(&former)],
+            op: Schedule::new(latest.into(), KeyPolicy::Latest).into(),
+            answer: Answer::Schedule(moved),
         },
         cancel("cancel", &[&a], Target::Id(a.id), None, CancelAnswer::Cancelled(a.id)),
         cancel("cancel by key", &[&b], by_key(&b), None, CancelAnswer::Cancelled(b.id)),

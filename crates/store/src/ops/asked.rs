@@ -23,6 +23,10 @@ pub trait Memory {
     /// Whether an attempt of the timer that has a key may have begun.
     fn may_have_begun(&self, dest: &Destination, key: &Key) -> bool;
 
+    /// The attempt of the timer that has a key that was sent and has no outcome in the store; the
+    /// highest that there is if it is not known whether one was.
+    fn may_have_sent(&self, dest: &Destination, key: &Key) -> Option<u32>;
+
     /// The deadline of a timer that is in memory, if it is certain to have the same in the store.
     fn deadline(&self, id: TimerId) -> Option<Time>;
 }
@@ -39,6 +43,11 @@ pub trait Asked: mtimer_protocol::ops::Operation {
     /// is answered. One that changes nothing in any case holds nothing, so however often a client
     /// repeats it, the timer is sent.
     fn holds(&self, memory: &impl Memory) -> bool;
+
+    /// Whether the timer that it brings may be filed at a time before its due time.
+    fn may_be_filed_sooner(&self) -> bool {
+        false
+    }
 
     /// Makes the store's operation. This happens once, at `now`, when it leaves for the store: only
     /// then is it known whether a delivery of its timer is under way.
@@ -83,6 +92,8 @@ pub enum MemoryEffect {
         new: bool,
         /// The timer that it has replaced, if that is known.
         replaced: Option<TimerId>,
+        /// Its record says since when its chain of debounces has run.
+        is_debounced: bool,
     },
     /// A timer was cancelled.
     Cancelled(TimerId),

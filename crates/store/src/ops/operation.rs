@@ -26,7 +26,7 @@ pub struct Properties {
     /// At the level `redis-replicated` its answer waits for replicas.
     pub waits: bool,
     /// Its outcome depends on the content of the timer that a key names, and not on its place
-    /// alone.
+    /// alone, if [`Operation::reads_content`] does not say otherwise.
     pub reads_content: bool,
     /// It takes a key back that the timer had; only the store knows which.
     pub takes_key_back: bool,
@@ -47,6 +47,11 @@ pub trait Operation {
     /// alone.
     fn adds(&self) -> bool {
         Self::IS.adds
+    }
+
+    /// Whether the outcome of this one depends on the content of the timer that a key names.
+    fn reads_content(&self) -> bool {
+        Self::IS.reads_content
     }
 
     /// The most retained timers of each kind ([`Retained`]) that it can make leave. It depends on

@@ -103,13 +103,26 @@ struct Drawn<'a, 'p, B: Backend> {
     repeats: bool,
 }
 
+/// The policy of some timers is one that came later: it follows from the id, so that programs keep
+/// their meaning.
+fn newer_policy(id: TimerId) -> Option<KeyPolicy> {
+    match id.random() % 8 {
+        3 => Some(KeyPolicy::Latest),
+        5 => Some(KeyPolicy::Earliest),
+        7 => Some(KeyPolicy::Debounce { quiet_ms: 20, max_ms: 50 }),
+        _ => None,
+    }
+}
+
 impl<B: Backend> Source for Drawn<'_, '_, B> {
     fn timer(&mut self) -> (Arc<Timer>, KeyPolicy) {
         let timer = match self.repeats {
             true => self.world.repeated(self.program),
             false => self.world.new_timer(self.program),
         };
-        (timer, self.program.one([KeyPolicy::Create, KeyPolicy::Replace, KeyPolicy::Keep]))
+        let policy = self.program.one([KeyPolicy::Create, KeyPolicy::Replace, KeyPolicy::Keep]);
+        let policy = newer_policy(timer.id).unwrap_or(policy);
+        (timer, policy)
     }
 
     fn target(&mut self) -> Target {

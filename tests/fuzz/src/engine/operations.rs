@@ -28,9 +28,9 @@ impl Content<'_> {
         let is_done = byte & 1 == 0;
         let moved = if is_done { MoveAnswer::Done } else { MoveAnswer::Gone };
         match op {
-            Op::Schedule(Schedule { timer, .. }) => {
+            Op::Schedule(Schedule { timer, policy, .. }) => {
                 let other = self.id(program).filter(|id| timer.key.is_some() && *id != timer.id);
-                Answer::Schedule(match (byte % 8, other) {
+                let answer = match (byte % 8, other) {
                     (4, Some(id)) => ScheduleAnswer::Scheduled { new: true, replaced: Some(id) },
                     (5, Some(id)) => ScheduleAnswer::Kept { id, begun: program.byte() & 1 == 0 },
                     (6, Some(id)) => ScheduleAnswer::KeyTaken(id),
@@ -38,6 +38,15 @@ impl Content<'_> {
                     (7, _) => ScheduleAnswer::Ended(Ended::from_u8(byte / 8 % 6).unwrap_or(Ended::Dead)),
                     (2, _) if byte > 0x80 => ScheduleAnswer::Conflict,
                     _ => ScheduleAnswer::Scheduled { new: true, replaced: None },
+                };
+                Answer::Schedule(match answer {
+                    // The time is computed: sooner or later than it was asked for.
+                    ScheduleAnswer::Scheduled { new, replaced } if policy.computes_due() => {
+                        let by = u64::from(byte / 8) * 10;
+                        let due = if byte & 8 == 0 { timer.due + by } else { timer.due - by };
+                        ScheduleAnswer::Timed { new, replaced, due }
+                    }
+                    answer => answer,
                 })
             }
             Op::Cancel(Cancel { target, .. }) => {
@@ -127,7 +136,11 @@ impl Ledger {
         for (op, answer) in ops.iter().zip(answers) {
             match op {
                 Op::Schedule(Schedule { timer, .. }) => {
-                    let Answer::Schedule(ScheduleAnswer::Scheduled { new, replaced }) = answer else {
+                    let Answer::Schedule(
+                        ScheduleAnswer::Scheduled { new, replaced }
+                        | ScheduleAnswer::Timed { new, replaced, .. },
+                    ) = answer
+                    else {
                         continue;
                     };
                     if *new {

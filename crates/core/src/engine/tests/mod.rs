@@ -4,6 +4,7 @@
 mod ahead;
 mod bulk;
 mod counted;
+mod computed_due;
 mod crossing;
 mod crowded;
 mod deadlines;

@@ -17,6 +17,8 @@ pub struct Entry {
     /// When it came to the dead or the unconfirmed ones, if it is one of them.
     pub(super) arrived: Time,
     pub(super) accepted: Option<Time>,
+    /// When its chain of debounces has begun.
+    pub(super) debounced: Option<Time>,
     /// Bulk jobs up to this number pass it by.
     pub(super) mark: u32,
     /// The last eight attempts of which it was told, the first of them first.
@@ -36,6 +38,9 @@ impl Entry {
             None => self.extensions.clone(),
         };
         record.extensions.raise_bulk_mark(self.mark);
+        if let Some(first) = self.debounced {
+            record.extensions.set_debounced_since(first);
+        }
         self.story.iter().for_each(|attempt| record.extensions.add_attempt(attempt.clone()));
         assert_eq!(record.extensions.story(), self.story, "what a story says is what was told");
         record

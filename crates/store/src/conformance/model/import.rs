@@ -33,6 +33,7 @@ impl Model {
             unconfirmed_since: None,
             accepted: record.accepted,
             mark: self.newest_job(),
+            debounced: None,
             arrived: Time::ZERO,
             staging: Some(staging),
             extensions: record.extensions.without(STAGING).without(BULK_MARK),
