@@ -302,7 +302,10 @@ mod tests {
         }
         for (quiet_ms, max_ms) in [(0, 0), (0, 5), (6, 5), (5, 86_400_001)] {
             let text = debounce(quiet_ms, max_ms).unwrap_err().to_string();
-            assert!(text.starts_with(&format!("debounce with quiet {quiet_ms} ms and max {max_ms} ms")), "{text}");
+            assert!(
+                text.starts_with(&format!("debounce with quiet {quiet_ms} ms and max {max_ms} ms")),
+                "{text}"
+            );
         }
         for policy in [KeyPolicy::Create, KeyPolicy::Replace, KeyPolicy::Keep] {
             assert!(policy.validate().is_ok() && !policy.computes_due());

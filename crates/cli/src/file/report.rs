@@ -132,11 +132,10 @@ mod tests {
     #[test]
     fn what_came_of_it_decides_the_exit_code() {
         let id = TimerId::from_u128(1);
-        let answer =
-            |new, being_delivered| {
-                let due = new.then(|| id.birth_due());
-                Ok(Scheduled { id, new, replaced: None, due, kept: !new, being_delivered })
-            };
+        let answer = |new, being_delivered| {
+            let due = new.then(|| id.birth_due());
+            Ok(Scheduled { id, new, replaced: None, due, kept: !new, being_delivered })
+        };
         let new = |new| answer(new, false);
         let mut sent = SentLines::default();
         assert_eq!(sent.exit(), Exit::Done);

@@ -76,11 +76,8 @@ impl Operation for Schedule {
     fn samples() -> Vec<Self> {
         let timers = [sample::plain_timer(), sample::full_timer()].map(Arc::new);
         let policies = [KeyPolicy::Create, KeyPolicy::Replace, KeyPolicy::Keep];
-        let computing = [
-            KeyPolicy::Latest,
-            KeyPolicy::Earliest,
-            KeyPolicy::Debounce { quiet_ms: 5_000, max_ms: 60_000 },
-        ];
+        let computing =
+            [KeyPolicy::Latest, KeyPolicy::Earliest, KeyPolicy::Debounce { quiet_ms: 5_000, max_ms: 60_000 }];
         let with = |timer: &Arc<Timer>, policy| Self { timer: Arc::clone(timer), policy };
         let of = |timer: &Arc<Timer>| policies.map(|policy| with(timer, policy));
         timers.iter().flat_map(of).chain(computing.map(|policy| with(&timers[0], policy))).collect()

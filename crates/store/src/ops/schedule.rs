@@ -178,27 +178,25 @@ fn schedule<T: Table>(table: &mut T, ctx: &Context, op: &Schedule) -> Result<Sch
     if let Some(how) = table.ended(timer.id, ctx.now)? {
         return Ok(ScheduleAnswer::Ended(how));
     }
-    let mut replaced = None;
-    if let Some(key) = &timer.key {
-        if let Some(holder) = table.key(&timer.dest, key)? {
-            match op.policy {
-                KeyPolicy::Create => return Ok(ScheduleAnswer::KeyTaken(holder)),
-                KeyPolicy::Keep => {
-                    let row = table.row(holder)?;
-                    let begun = op.may_have_begun || row.is_none_or(|row| !has_not_begun(ctx, &row));
-                    return Ok(ScheduleAnswer::Kept { id: holder, begun });
-                }
-                KeyPolicy::Replace
-                | KeyPolicy::Latest
-                | KeyPolicy::Earliest
-                | KeyPolicy::Debounce { .. } => replaced = Some(holder),
-            }
-        }
+    let replaced = match &timer.key {
+        Some(key) => table.key(&timer.dest, key)?,
+        None => None,
+    };
+    if let Some(id) = replaced
+        && op.policy == KeyPolicy::Create
+    {
+        return Ok(ScheduleAnswer::KeyTaken(id));
     }
     let holder = match replaced {
         Some(holder) => table.row(holder)?,
         None => None,
     };
+    if let Some(id) = replaced
+        && op.policy == KeyPolicy::Keep
+    {
+        let begun = op.may_have_begun || holder.is_none_or(|row| !has_not_begun(ctx, &row));
+        return Ok(ScheduleAnswer::Kept { id, begun });
+    }
     let (due, debounced_since) = op.placed(ctx, holder.as_ref());
     if op.policy.computes_due() && timer.is_past_deadline(due) {
         return Ok(ScheduleAnswer::PastDeadline(due));

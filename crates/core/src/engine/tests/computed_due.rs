@@ -53,10 +53,15 @@ fn a_debounce_of_a_key_without_quiet_is_sent_in_the_end() {
     let begun = rig.now().time;
     for n in 0..8 {
         let timer = keyed(&mut rig, 100);
-        let (due, _) = schedule(&mut rig, &timer, DEBOUNCE);
-        assert!(due <= begun + 252 && due <= rig.now().time + 100, "the {n}th");
-        rig.run(49);
-        if let [(_, delivery)] = &rig.take_deliveries()[..] {
+        let asked = rig.now().time;
+        ask(&mut rig, &timer, DEBOUNCE);
+        rig.run(50);
+        let sent = rig.take_deliveries();
+        let [OpReply::Schedule(ScheduleReply::Timed { due, .. })] = rig.take_replies()[..] else {
+            panic!("the {n}th is not answered");
+        };
+        assert!(due <= begun + 252 && due <= asked + 102, "the {n}th is due at {due}");
+        if let [(_, delivery)] = &sent[..] {
             assert_eq!(delivery.id, timer.id, "the newest one");
             return;
         }

@@ -3,8 +3,8 @@
 
 mod ahead;
 mod bulk;
-mod counted;
 mod computed_due;
+mod counted;
 mod crossing;
 mod crowded;
 mod deadlines;
