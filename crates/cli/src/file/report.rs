@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn what_came_of_it_decides_the_exit_code() {
         let id = TimerId::from_u128(1);
-        let answer = |new, being_delivered| {
+        let answer = |new: bool, being_delivered| {
             let due = new.then(|| id.birth_due());
             Ok(Scheduled { id, new, replaced: None, due, kept: !new, being_delivered })
         };
