@@ -160,9 +160,9 @@ pub(super) async fn a_debounce_waits_for_quiet_and_not_longer_than_its_longest_t
     let mut before: Option<Timer> = None;
     for (at, is) in [(0, 10), (8, 18), (16, 25), (24, 25)] {
         owner.now = begun + at * SECOND;
-        // The time of the client does not count.
-        let next = kit.keyed(kit.now + DAY + at, &key);
         let due = begun + is * SECOND;
+        // The time of the client does not count, even if it is the same.
+        let next = kit.keyed(if at == 0 { due } else { kit.now + DAY + at }, &key);
         let answer = ScheduleAnswer::Timed { new: true, replaced: before.map(|t| t.id), due };
         assert_eq!(owner.schedule_as(&next, DEBOUNCE).await, answer, "after {at} s");
         assert_eq!(owner.place(next.id).await, pending_at(due));
