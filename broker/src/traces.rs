@@ -69,6 +69,8 @@ pub enum DeliveryOutcome {
     Acknowledged,
     /// It failed, and another attempt follows.
     Retry,
+    /// It has postponed the timer: another attempt follows, later.
+    Later,
     /// It failed, and the timer is a dead letter.
     Dead,
     /// It failed, and the timer's deadline leaves no other attempt.
@@ -86,6 +88,7 @@ impl DeliveryOutcome {
         match self {
             Self::Acknowledged => "acknowledged",
             Self::Retry => "retry",
+            Self::Later => "later",
             Self::Dead => "dead",
             Self::Expired => "expired",
             Self::Unconfirmed => "unconfirmed",
@@ -175,6 +178,7 @@ impl Traces {
         let (outcome, error) = match verdict {
             Some(Verdict::Ack | Verdict::LateAck { .. }) => (DeliveryOutcome::Acknowledged, "".into()),
             Some(Verdict::Retry { error, .. }) => (DeliveryOutcome::Retry, error),
+            Some(Verdict::Later { .. }) => (DeliveryOutcome::Later, "".into()),
             Some(Verdict::Dead { error, .. }) => (DeliveryOutcome::Dead, error),
             Some(Verdict::Expired { .. }) => (DeliveryOutcome::Expired, "".into()),
             Some(Verdict::Unconfirmed) => (DeliveryOutcome::Unconfirmed, "".into()),

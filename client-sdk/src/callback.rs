@@ -175,6 +175,38 @@ impl Outcome {
         Self(HandlerOutcome::Retry { after_ms, error: cut(error) })
     }
 
+    /// Postpones the timer: not now, deliver it again after `delay`, rounded up to ms. That uses no
+    /// retry, and no capacity while it waits. A [late ok](Callback::timed_out) of this attempt does
+    /// nothing any more.
+    ///
+    /// A timer whose handlers have answered later 20 times in a row has failed the next time; an
+    /// at-most-once timer is a dead letter at once. Its deadline goes on.
+    ///
+    /// `delay` is at most 24 hours. A longer one is a mistake: the outcome is a [retry](Outcome::retry)
+    /// then, whose error says so.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use mtimer_client::Outcome;
+    ///
+    /// fn charge(is_bank_open: bool) -> Outcome {
+    ///     if is_bank_open { Outcome::ok() } else { Outcome::later(Duration::from_secs(3_600)) }
+    /// }
+    /// assert!(!charge(false).is_ok());
+    /// ```
+    pub fn later(delay: Duration) -> Self {
+        let (after_ms, longest) = (ms_u32(delay), crate::limits::MAX_LATER_MS);
+        if after_ms > longest {
+            let error = format_args!(
+                "the handler answered later, in {delay:?}: 24 hours are the longest; use a shorter delay, or \
+                 schedule another timer"
+            );
+            return Self::retry(error);
+        }
+        Self(HandlerOutcome::Later { after_ms })
+    }
+
     /// Gives up: the timer is a dead letter at once, with the error as its last.
     pub fn fail(error: impl Display) -> Self {
         Self(HandlerOutcome::Fail { error: cut(error) })

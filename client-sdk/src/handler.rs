@@ -232,7 +232,7 @@ fn conclude(
     let outcome = match result {
         Ok(Ok(outcome)) => {
             match &outcome.0 {
-                HandlerOutcome::NotBegun => {}
+                HandlerOutcome::NotBegun | HandlerOutcome::Later { .. } => {}
                 HandlerOutcome::Ok => {
                     if let Some(dedupe) = dedupe {
                         dedupe.add(attempted.id);

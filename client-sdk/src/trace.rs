@@ -7,7 +7,7 @@
 //! Invariant: spans never have payloads or values of headers.
 //! Not in here: where spans go. That is up to the application's subscriber.
 
-use mtimer_types::{Headers, Timer};
+use mtimer_types::{HandlerOutcome, Headers, Timer};
 use tracing::Span;
 use tracing::field::Empty;
 
@@ -57,7 +57,11 @@ pub(crate) fn scheduled<T>(span: &Span, result: &Result<T, ScheduleError>) {
 
 /// Says in a span that a handler has failed.
 pub(crate) fn concluded(span: &Span, outcome: &Outcome) {
-    if !outcome.is_ok() {
+    let is_failed = match &outcome.0 {
+        HandlerOutcome::Retry { .. } | HandlerOutcome::Fail { .. } => true,
+        HandlerOutcome::Ok | HandlerOutcome::Later { .. } | HandlerOutcome::NotBegun => false,
+    };
+    if is_failed {
         span.record("otel.status_code", "ERROR");
     }
 }

@@ -94,6 +94,7 @@ impl Scrape {
             ("acknowledged", Counter::Acknowledged),
             ("late_acknowledged", Counter::LateAcknowledged),
             ("retried", Counter::Retried),
+            ("postponed", Counter::Postponed),
             ("dead", Counter::Dead),
             ("expired", Counter::Expired),
             ("unconfirmed", Counter::Unconfirmed),

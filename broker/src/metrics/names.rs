@@ -94,8 +94,9 @@ metrics! {
         when "load has changed";
     Counter SETTLEMENTS = "mtimer_settlements_total" in "outcomes" by ["outcome"],
         "Outcomes that the store has, by outcome",
-        doc "outcomes in the store: `acknowledged`, `late_acknowledged`, `retried`, `dead` (dead \
-            letters that a cancel makes included), `expired`, `unconfirmed`",
+        doc "outcomes in the store: `acknowledged`, `late_acknowledged`, `retried`, `postponed` (the \
+            handler answered later), `dead` (dead letters that a cancel makes included), `expired`, \
+            `unconfirmed`",
         when "handlers fail";
     Counter SETTLEMENTS_REFUSED = "mtimer_settlements_refused_total" in "outcomes" by ["reason"],
         "Outcomes of clients that were not taken, by reason",
@@ -114,8 +115,8 @@ metrics! {
         "Deliveries that are or will be repeated, by cause",
         doc "deliveries that are or will be repeated: `handler` asked, `timeout`, \
             `connection_lost`, `takeover`, `not_begun` (the client had no free handler and gave it \
-            back; mostly no attempt is used)",
-        when "callbacks come twice (not for `not_begun`)";
+            back; mostly no attempt is used), `later` (the handler answered that)",
+        when "callbacks come twice (not for `not_begun` and `later`)";
     Counter REFUSALS = "mtimer_refusals_total" in "operations" by ["reason"],
         "Operations of clients that were not done, by reason",
         doc "operations not done, by error code in the protocol, `key_taken`, `conflict`, `ended`, \

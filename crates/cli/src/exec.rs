@@ -10,6 +10,8 @@ use tokio::process::{Child, Command};
 
 /// Exit code for "try again" (EX_TEMPFAIL of sysexits).
 const TRY_AGAIN: i32 = 75;
+/// Exit code for "not now".
+const LATER: i32 = 80;
 /// How long a command may take to end after its time is over.
 const GRACE: Duration = Duration::from_secs(5);
 /// How often to look whether the command's own children have ended, too.
@@ -42,15 +44,19 @@ pub(crate) fn is_child_variable(name: &str) -> bool {
     CHILD_VARIABLES.contains(&name) || name.starts_with(HEADER_VARIABLE)
 }
 
+/// After how long a callback comes again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Delays {
+    /// If it is to be tried again; `None`: after the timer's own delay.
+    pub(crate) retry: Option<Duration>,
+    /// If the command ends with [`LATER`].
+    pub(crate) later: Duration,
+}
+
 /// Runs a command for a callback: payload on standard input, the rest in variables. When the
 /// callback times out, the command and its children get TERM, and KILL after [`GRACE`].
-pub(crate) async fn run(
-    line: &str,
-    callback: &Callback,
-    retry_after: Option<Duration>,
-    quiet: bool,
-) -> Outcome {
-    let retry = |error: String| match retry_after {
+pub(crate) async fn run(line: &str, callback: &Callback, delays: Delays, quiet: bool) -> Outcome {
+    let retry = |error: String| match delays.retry {
         Some(after) => Outcome::retry_after(after, error),
         None => Outcome::retry(error),
     };
@@ -67,6 +73,7 @@ pub(crate) async fn run(
         }
     };
     match wait(&mut child, pid, feed, callback).await {
+        Some(Ok(status)) if status.code() == Some(LATER) => Outcome::later(delays.later),
         Some(Ok(status)) => outcome(status, retry),
         Some(Err(e)) => retry(format!("the command's end could not be seen: {e}")),
         None => {

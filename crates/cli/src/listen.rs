@@ -38,15 +38,17 @@ use super::{exec, exec_check, moment, view};
 /// MTIMER_TIMEOUT_MS and MTIMER_LATENESS_MS in its environment. Headers are there as MTIMER_HEADERS
 /// (a JSON object), and each as MTIMER_HEADER_NAME, with its name in capitals and _ for - and .
 /// (those whose names differ by nothing else are in MTIMER_HEADERS only); the trace context also as
-/// TRACEPARENT and TRACESTATE. Exit code 0 means done, 100 failed for good (dead letter), 75 and
-/// every other one: try again. At the callback timeout it gets TERM, with what it has started, and
+/// TRACEPARENT and TRACESTATE. Exit code 0 means done, 100 failed for good (dead letter), 80 not
+/// now: deliver it again after --later, which uses no retry (at most 20 times in a row); 75 and every
+/// other one: try again. At the callback timeout it gets TERM, with what it has started, and
 /// 5 s later KILL. A CMD that cannot be run is refused at the start. With --json its output goes to
 /// standard error.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  mtimer listen --group demo --app hello\n  \
     mtimer listen --group shop --app orders --json | jq -r .payload\n  \
     mtimer listen --group shop --app mail --exec './send-mail' --concurrency 4\n  \
-    mtimer listen --group demo --app hello --outcome retry --retry-after 2s --count 3")]
+    mtimer listen --group demo --app hello --outcome retry --retry-after 2s --count 3\n  \
+    mtimer listen --group shop --app mail --exec './office-open || exit 80; ./send-mail' --later 1h")]
 pub(crate) struct Listen {
     /// The destination's group key
     #[arg(long)]
@@ -60,6 +62,9 @@ pub(crate) struct Listen {
     /// With a retry: try again after this instead of the timer's own delay
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = moment::span)]
     retry_after: Option<Duration>,
+    /// With the outcome later, or exit code 80 of --exec: deliver it again after this, at most 24h
+    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = moment::later)]
+    later: Duration,
     /// Run this for every callback; its exit code is the outcome
     #[arg(long, value_name = "CMD", conflicts_with = "outcome")]
     exec: Option<String>,
@@ -80,6 +85,8 @@ enum CallbackAnswer {
     Ok,
     /// Try again
     Retry,
+    /// Not now: deliver it again after --later, without using a retry
+    Later,
     /// It will never be done: dead letter
     Fail,
 }
@@ -222,7 +229,8 @@ impl Handler {
         }
         let after = self.settings.retry_after;
         if let Some(command) = &self.settings.exec {
-            return exec::run(command, &callback, after, self.out.json).await;
+            let delays = exec::Delays { retry: after, later: self.settings.later };
+            return exec::run(command, &callback, delays, self.out.json).await;
         }
         match (self.settings.outcome, after) {
             (CallbackAnswer::Ok, _) => Outcome::ok(),
@@ -230,6 +238,7 @@ impl Handler {
             (CallbackAnswer::Retry, Some(after)) => {
                 Outcome::retry_after(after, "mtimer listen --outcome retry")
             }
+            (CallbackAnswer::Later, _) => Outcome::later(self.settings.later),
             (CallbackAnswer::Fail, _) => Outcome::fail("mtimer listen --outcome fail"),
         }
     }

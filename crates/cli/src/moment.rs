@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use mtimer_broker::config::{InvalidValue, Span};
-use mtimer_client::{Time, When};
+use mtimer_client::{Time, When, limits};
 
 /// A duration with a unit: `250ms`, `5s`, `2h 30m`.
 pub(crate) fn span(text: &str) -> Result<Duration, String> {
@@ -16,6 +16,12 @@ pub(crate) fn span(text: &str) -> Result<Duration, String> {
 pub(crate) fn timeout(text: &str) -> Result<Duration, String> {
     let span = span(text)?;
     if span < Duration::from_millis(1) { Err("too short: give 1ms or more".into()) } else { Ok(span) }
+}
+
+/// How long a handler puts a timer off: at most 24 hours.
+pub(crate) fn later(text: &str) -> Result<Duration, String> {
+    let (span, longest) = (span(text)?, Duration::from_millis(limits::MAX_LATER_MS.into()));
+    if span > longest { Err("too long: give 24h at most".into()) } else { Ok(span) }
 }
 
 /// Numbers that are seconds since 1970 of a year from 1973 to 5138. As milliseconds they are from
@@ -143,6 +149,13 @@ mod tests {
         assert!(time("1969-12-31T23:59:59Z").unwrap_err().contains("before 1970"));
         assert!(time("999999999999999").unwrap_err().contains("beyond"));
         assert!(time("2030-01-31T12:00:00").is_err(), "without an offset nobody knows when that is");
+    }
+
+    #[test]
+    fn nothing_is_put_off_by_more_than_a_day() {
+        assert_eq!(later("24h"), Ok(Duration::from_secs(86_400)));
+        assert_eq!(later("24h 1ms"), Err("too long: give 24h at most".to_owned()));
+        assert!(later("soon").is_err());
     }
 
     #[test]

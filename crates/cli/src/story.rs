@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use mtimer_client::{Attempt, AttemptEnd, FailedAttempt, LateCause, Time, TimerStory};
+use mtimer_client::{Attempt, AttemptEnd, FailedAttempt, LateCause, Time, TimerStory, limits};
 use serde_json::{Map, Value, json};
 
 use super::args::{ClientArgs, TargetArgs};
@@ -76,6 +76,7 @@ fn object(story: &TimerStory, mut fields: Map<String, Value>) -> Map<String, Val
     let told = json!({
         "failed_attempts": story.attempts.iter().map(failed).collect::<Vec<_>>(),
         "lost_attempts": story.lost().collect::<Vec<_>>(),
+        "postponed_in_a_row": postponed_in_a_row(story),
         "under_way": story.under_way.as_ref().map(attempt_object),
         "settling": story.settling,
         "waits_for": story.waits_for.map(LateCause::name),
@@ -108,6 +109,13 @@ fn lines(story: &TimerStory) -> Vec<String> {
     told.extend(story.lost().map(|number| (number, vec![lost_line(number)])));
     told.sort_by_key(|(number, _)| *number);
     let mut lines: Vec<String> = told.into_iter().flat_map(|(_, lines)| lines).collect();
+    match postponed_in_a_row(story) {
+        0 => {}
+        times => lines.push(format!(
+            "postponed {times} times in a row by its handlers; after {} times it has failed",
+            limits::MAX_LATER_IN_A_ROW
+        )),
+    }
     if let Some(attempt) = &story.under_way {
         let until_now =
             attempt.sent.map_or_else(String::new, |sent| format!(", for {}", between(sent, story.told)));
@@ -123,6 +131,11 @@ fn lines(story: &TimerStory) -> Vec<String> {
         lines.push("no attempt has ended without success".to_owned());
     }
     lines
+}
+
+/// How many attempts handlers have postponed since one ended otherwise.
+fn postponed_in_a_row(story: &TimerStory) -> u32 {
+    story.view.rest.extensions.postponed().in_a_row
 }
 
 fn failed_lines(failed: &FailedAttempt) -> Vec<String> {
@@ -165,6 +178,7 @@ fn ending(end: AttemptEnd) -> &'static str {
         AttemptEnd::TimedOut => "no outcome came within the callback timeout",
         AttemptEnd::ConnectionLost => "the connection to the client was lost",
         AttemptEnd::NotBegun => "no handler had begun",
+        AttemptEnd::Later => "postponed by its handler",
         AttemptEnd::Unknown => "in a way that this version does not know",
     }
 }

@@ -277,6 +277,8 @@ pub enum Counter {
     LateAcknowledged,
     /// Attempts filed under a retry tier.
     Retried,
+    /// Attempts that handlers have postponed.
+    Postponed,
     /// Timers that became dead letters.
     Dead,
     /// Dead letters removed for their age or number.
@@ -325,7 +327,7 @@ pub enum Counter {
 
 impl Counter {
     /// All of them.
-    pub const ALL: [(Self, &'static str); 32] = [
+    pub const ALL: [(Self, &'static str); 33] = [
         (Self::Scheduled, "scheduled_total"),
         (Self::ScheduleRefused, "schedule_refused_total"),
         (Self::Cancelled, "cancelled_total"),
@@ -336,6 +338,7 @@ impl Counter {
         (Self::Acknowledged, "acknowledged_total"),
         (Self::LateAcknowledged, "late_acknowledged_total"),
         (Self::Retried, "retried_total"),
+        (Self::Postponed, "postponed_total"),
         (Self::Dead, "dead_total"),
         (Self::DeadTrimmed, "dead_trimmed_total"),
         (Self::UnconfirmedTrimmed, "unconfirmed_trimmed_total"),

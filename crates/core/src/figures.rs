@@ -97,6 +97,8 @@ pub enum RedeliveryCause {
     Takeover,
     /// The client had no free handler and gave it back.
     NotBegun,
+    /// The handler answered later.
+    Later,
 }
 
 impl RedeliveryCause {
@@ -107,16 +109,18 @@ impl RedeliveryCause {
             AttemptEnd::TimedOut => Self::Timeout,
             AttemptEnd::ConnectionLost => Self::ConnectionLost,
             AttemptEnd::NotBegun => Self::NotBegun,
+            AttemptEnd::Later => Self::Later,
         }
     }
 
     /// All of them, by name.
-    pub const ALL: [(Self, &'static str); 5] = [
+    pub const ALL: [(Self, &'static str); 6] = [
         (Self::Handler, "handler"),
         (Self::Timeout, "timeout"),
         (Self::ConnectionLost, "connection_lost"),
         (Self::Takeover, "takeover"),
         (Self::NotBegun, "not_begun"),
+        (Self::Later, "later"),
     ];
 }
 

@@ -178,6 +178,7 @@ fn outcome() -> impl Strategy<Value = HandlerOutcome> {
             .prop_map(|(after_ms, error)| HandlerOutcome::Retry { after_ms, error }),
         ".{0,99}".prop_map(|error| HandlerOutcome::Fail { error }),
         Just(HandlerOutcome::NotBegun),
+        any::<u32>().prop_map(|after_ms| HandlerOutcome::Later { after_ms }),
     ]
 }
 

@@ -51,7 +51,8 @@ pub struct Record {
 pub struct Progress {
     /// Failed attempts, for life.
     pub failed: u32,
-    /// The value of `failed` when a replay last gave it a new retry budget.
+    /// How many of them do not count for its retry budget: those up to its last replay, and those
+    /// since whose handlers answered later.
     pub budget_from: u32,
     /// A cancel came too late: no attempt follows the one under way.
     pub stopped: bool,
@@ -121,6 +122,13 @@ impl Record {
     /// Says whether it has nothing to keep beside the timer and what is counted of its deliveries.
     pub const fn is_plain(&self) -> bool {
         self.accepted.is_none() && self.extensions.is_empty()
+    }
+
+    /// Counts an attempt that its handler has postponed: it uses none of the retry budget.
+    pub fn postpone(&mut self, attempt: u32) {
+        self.progress.failed = attempt;
+        self.progress.budget_from = self.progress.budget_from.saturating_add(1);
+        self.extensions.postpone(attempt);
     }
 
     /// Drops the extensions that do not hold any more, if the progress is another than before.

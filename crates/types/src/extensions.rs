@@ -17,6 +17,7 @@
 //! | attempts without success ([`Extensions::story`]) | 68 | a record | see [`crate::story`] |
 //! | import of which it is, and what its release does ([`Extensions::staging`]) | 73 | a record | [`Staging::to_bytes`] |
 //! | when the first of its debounce was accepted ([`Extensions::debounced_since`]) | 76 | a record | ms, 8 bytes, little endian |
+//! | attempts whose handlers answered later ([`Extensions::postponed`]) | 80 | a record | two varints: how many in a row, number of the last |
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -45,6 +46,18 @@ pub const STORY: u32 = 17 << 2;
 pub const STAGING: u32 = 18 << 2 | MUST_BE_UNDERSTOOD;
 /// Tag of [`Extensions::debounced_since`].
 pub const DEBOUNCED_SINCE: u32 = 19 << 2;
+/// Tag of [`Extensions::postponed`].
+pub const POSTPONED: u32 = 20 << 2;
+
+/// The attempts of a timer whose handlers answered later.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Postponed {
+    /// How many have, since an attempt ended otherwise.
+    pub in_a_row: u32,
+    /// The number of the last one; 0: none has. An ok of it, or of an attempt before it, is no ok
+    /// any more.
+    pub last: u32,
+}
 
 /// Holds the extensions of a timer or a record, in order of tag. None take no memory.
 #[derive(Clone, PartialEq, Eq, Default)]
@@ -198,6 +211,36 @@ impl Extensions {
     /// Sets [`Self::debounced_since`]. Extensions that are full stay as they are.
     pub fn set_debounced_since(&mut self, first: Time) {
         self.set(DEBOUNCED_SINCE, &first.as_ms().to_le_bytes());
+    }
+
+    /// Which attempts were postponed by their handlers.
+    pub fn postponed(&self) -> Postponed {
+        let read = |mut value: &[u8]| {
+            let mut number = || take_varint(&mut value).ok();
+            Some(Postponed { in_a_row: number()?, last: number()? })
+        };
+        self.value(POSTPONED).and_then(read).unwrap_or_default()
+    }
+
+    /// Counts an attempt that its handler has postponed.
+    pub fn postpone(&mut self, attempt: u32) {
+        let Postponed { in_a_row, last } = self.postponed();
+        self.set_postponed(in_a_row.saturating_add(1), last.max(attempt));
+    }
+
+    /// Counts from 0 again: an attempt has ended otherwise. Writes nothing if none was postponed.
+    pub fn end_postponing(&mut self) {
+        let Postponed { in_a_row, last } = self.postponed();
+        if in_a_row > 0 {
+            self.set_postponed(0, last);
+        }
+    }
+
+    fn set_postponed(&mut self, in_a_row: u32, last: u32) {
+        let mut value = Vec::new();
+        put_varint(in_a_row, &mut value);
+        put_varint(last, &mut value);
+        self.set(POSTPONED, &value);
     }
 
     fn value(&self, tag: u32) -> Option<&[u8]> {
@@ -479,6 +522,24 @@ mod tests {
         let mut full = of(&[(4, &"x".repeat(880))]);
         (1..=8).for_each(|n| full.add_attempt(attempt(n)));
         assert_eq!(full.story(), [6, 7, 8].map(attempt));
+    }
+
+    #[test]
+    fn postponed_attempts_are_counted_until_one_ends_otherwise() {
+        let mut extensions = of(&[(4, "a"), (84, "c")]);
+        extensions.end_postponing();
+        assert_eq!((extensions.postponed(), extensions.iter().count()), (Postponed::default(), 2));
+        for (n, attempt) in [(1, 1), (2, 2), (3, 300)] {
+            extensions.postpone(attempt);
+            assert_eq!(extensions.postponed(), Postponed { in_a_row: n, last: attempt });
+        }
+        extensions.end_postponing();
+        assert_eq!(extensions.postponed(), Postponed { in_a_row: 0, last: 300 });
+        extensions.postpone(70_000);
+        extensions.drop_volatile();
+        assert_eq!(extensions.postponed(), Postponed { in_a_row: 1, last: 70_000 });
+        assert_eq!(extensions.iter().map(|(tag, _)| tag).collect::<Vec<_>>(), [4, 80, 84]);
+        assert_eq!(of(&[(80, "")]).postponed(), Postponed::default());
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub use backoff::Backoff;
 pub use bulk::{Bulk, BulkAction, BulkFailure, BulkId, BulkObstacle, NoBulkId};
 pub use cohorts::Cohorts;
 pub use due_span::DueSpan;
-pub use extensions::{ExtensionError, Extensions};
+pub use extensions::{ExtensionError, Extensions, Postponed};
 pub use filter::Filter;
 pub use headers::{HeaderError, Headers};
 pub use id::{SlotWidth, TimerId};

@@ -50,6 +50,11 @@ pub const DEFAULT_CALLBACK_TIMEOUT_MS: u32 = 30_000;
 pub const MAX_RETRY_TIERS: usize = 32;
 /// Longest single retry delay, ms: 30 days.
 pub const MAX_RETRY_DELAY_MS: u32 = 30 * 86_400_000;
+/// Longest delay with which a handler can answer later: 24 hours. Beyond it a broker takes this.
+pub const MAX_LATER_MS: u32 = 86_400_000;
+/// How often in a row handlers can answer later: the next one is a failure as any other, so that a
+/// timer that is never done becomes a dead letter some day.
+pub const MAX_LATER_IN_A_ROW: u32 = 20;
 /// Retry delays when neither timer nor destination has any, ms.
 pub const DEFAULT_RETRY_TIERS_MS: [u32; 5] = [1_000, 5_000, 30_000, 120_000, 600_000];
 

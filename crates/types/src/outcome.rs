@@ -22,6 +22,13 @@ pub enum HandlerOutcome {
     /// No handler has seen this delivery. The timer is delivered again as the same attempt; while
     /// an edit of it is under way, the attempt counts as failed.
     NotBegun,
+    /// Not now: deliver again `after_ms` from now, as a new attempt that uses none of the retry
+    /// budget.
+    Later {
+        /// Delay in ms; a broker takes [`MAX_LATER_MS`](crate::limits::MAX_LATER_MS) for a longer
+        /// one.
+        after_ms: u32,
+    },
 }
 
 /// Says why a timer is in the dead letters.
@@ -35,7 +42,7 @@ pub enum DeadReason {
     Failed = 1,
     /// A cancel came after the first delivery and stopped the further attempts.
     Stopped = 2,
-    /// An at-most-once delivery whose handler asked for a retry or failed.
+    /// An at-most-once delivery whose handler asked for another one, now or later, or failed.
     AtMostOnce = 3,
 }
 

@@ -114,6 +114,8 @@ numbered! {
         /// No handler had begun, and it was not sent again: it was being cancelled or replaced, or
         /// a former owner had sent it.
         NotBegun = 4, "not-begun";
+        /// The handler answered later.
+        Later = 5, "later";
     }
 }
 
@@ -261,7 +263,7 @@ mod tests {
     #[test]
     fn numbers_in_storage_mean_what_they_meant() {
         let ends = AttemptEnd::ALL.iter().map(|end| (*end as u8, end.name())).collect::<Vec<_>>();
-        let expected = ["retry", "fail", "timed-out", "connection-lost", "not-begun"];
+        let expected = ["retry", "fail", "timed-out", "connection-lost", "not-begun", "later"];
         let unknown = (254, "unknown");
         assert_eq!(ends, (0..).zip(expected).chain([unknown]).collect::<Vec<_>>());
         let causes = LateCause::ALL.iter().map(|cause| (*cause as u8, cause.name())).collect::<Vec<_>>();

@@ -10,7 +10,7 @@ use crate::output::{counted, grouped};
 /// Counters that rise if a timer is changed, or may have been: a refusal can be for want of
 /// replicas. A park is no change: it puts a timer into a state that is listed later, with all that
 /// it has. Nor are expiries and trims: they happen in the next cluster, too.
-const CHANGES: [&str; 22] = [
+const CHANGES: [&str; 23] = [
     "scheduled_total",
     "schedule_refused_total",
     "bulk_refused_total",
@@ -23,6 +23,7 @@ const CHANGES: [&str; 22] = [
     "acknowledged_total",
     "late_acknowledged_total",
     "retried_total",
+    "postponed_total",
     "dead_total",
     "timed_out_total",
     "session_lost_total",

@@ -73,6 +73,25 @@ fn every_outcome_is_what_it_says() {
 }
 
 #[test]
+fn what_is_put_off_comes_later_and_uses_no_retry() {
+    let dev = Dev::start();
+    let id = dev.schedule(&["--in", "0s", "--retry", "1h"]);
+    let attempts = |args: &[&str]| -> Vec<u64> {
+        dev.run(&listen(args)).ok().lines().iter().map(|l| l["attempt"].as_u64().unwrap()).collect()
+    };
+    assert_eq!(attempts(&["--count", "2", "--outcome", "later", "--later", "1ms"]), [1, 2]);
+    assert_eq!(attempts(&["--count", "1", "--exec", "exit 80", "--later", "50ms"]), [3]);
+    // Its one retry is left.
+    assert_eq!(attempts(&["--count", "2", "--outcome", "retry", "--retry-after", "1ms"]), [4, 5]);
+    let dead = dev.wait_for_dead(1);
+    assert_eq!((&dead[0]["reason"], &dead[0]["attempts"]), (&json!("exhausted"), &json!(5)));
+    let story = dev.run(&["story", &id]).ok().out;
+    assert_eq!(story.matches("postponed by its handler").count(), 3, "{story}");
+    let refused = dev.run(&listen(&["--outcome", "later", "--later", "25h"]));
+    assert!(refused.code == 2 && refused.err.contains("24h"), "{refused:?}");
+}
+
+#[test]
 fn a_command_gets_the_callback_and_its_exit_code_is_the_outcome() {
     let dev = Dev::start();
     let seen = dev.data.path().join("seen");

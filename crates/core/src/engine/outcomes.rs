@@ -31,6 +31,7 @@ impl Engine {
             match verdict {
                 Verdict::Ack | Verdict::LateAck { .. } => dest.succeed(),
                 Verdict::Dead { reason: DeadReason::Stopped, .. }
+                | Verdict::Later { .. }
                 | Verdict::Expired { .. }
                 | Verdict::Unconfirmed => {}
                 Verdict::Retry { .. } | Verdict::Dead { .. } => dest.fail(),
@@ -55,6 +56,7 @@ impl Engine {
                 self.tallies.retry(*tier);
                 Counter::Retried
             }
+            Verdict::Later { .. } => Counter::Postponed,
             Verdict::Dead { .. } => return,
             Verdict::Expired { .. } => Counter::Expired,
             Verdict::Unconfirmed => Counter::Unconfirmed,

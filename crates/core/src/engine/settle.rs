@@ -1,13 +1,13 @@
-//! A verdict on its way to the store (acknowledged, to be retried, dead, expired, unconfirmed), and
+//! A verdict on its way to the store (acknowledged, to be retried, postponed, dead, expired, unconfirmed), and
 //! its effects once it is there.
 //!
 //! Not in here: how the verdict is found (`settlements`, `delivery`).
 
 use mtimer_protocol::SettleRefusal;
-use mtimer_store::Verdict;
 use mtimer_store::ops::SettleAnswer;
+use mtimer_store::{Record, Verdict};
 use mtimer_types::story::MAX_STORY_ERROR_BYTES;
-use mtimer_types::{AttemptEnd, DeadReason, FailedAttempt, Target, TimerId, beginning};
+use mtimer_types::{AttemptEnd, DeadReason, FailedAttempt, Target, Time, TimerId, beginning};
 
 use super::Engine;
 use super::destination_members::MemberRef;
@@ -113,7 +113,12 @@ impl Engine {
             Verdict::Retry { failed, error, .. } if answer == SettleAnswer::Died => {
                 Verdict::Dead { reason: DeadReason::Stopped, failed, error }
             }
-            Verdict::Retry { fire, .. } if answer == SettleAnswer::Expired => Verdict::Expired { next: fire },
+            Verdict::Later { failed, .. } if answer == SettleAnswer::Died => {
+                Verdict::Dead { reason: DeadReason::Stopped, failed, error: "".into() }
+            }
+            Verdict::Retry { fire, .. } | Verdict::Later { fire, .. } if answer == SettleAnswer::Expired => {
+                Verdict::Expired { next: fire }
+            }
             other => other,
         };
         let done = answer != SettleAnswer::Gone;
@@ -129,14 +134,14 @@ impl Engine {
         match verdict {
             Verdict::Ack | Verdict::LateAck { .. } if late && !done => self.unhold(id),
             Verdict::Retry { fire, failed, error, .. } if done => {
-                // A timer that is stopped, as far as memory knows, is being read anew.
-                let Some(mut record) = self.forget(id) else { return self.report(report, id, refused) };
-                let within = self.partition(id.partition()).is_some_and(|p| fire <= p.horizon());
-                if within && !record.progress.stopped {
+                self.wait_again(now, id, fire, |record| {
                     record.progress.failed = failed;
                     record.progress.last_error = (!error.is_empty()).then_some(error);
-                    self.adopt(now, record, fire, false);
-                }
+                    record.extensions.end_postponing();
+                });
+            }
+            Verdict::Later { fire, failed } if done => {
+                self.wait_again(now, id, fire, |record| record.postpone(failed));
             }
             Verdict::Ack | Verdict::LateAck { .. } => {
                 if done {
@@ -154,6 +159,17 @@ impl Engine {
             _ => _ = self.forget(id),
         }
         self.report(report, id, refused);
+    }
+
+    /// The store has filed a timer for another attempt: it stays in memory if that is near.
+    fn wait_again(&mut self, now: Now, id: TimerId, fire: Time, count: impl FnOnce(&mut Record)) {
+        // A timer that is stopped, as far as memory knows, is being read anew.
+        let Some(mut record) = self.forget(id) else { return };
+        let within = self.partition(id.partition()).is_some_and(|p| fire <= p.horizon());
+        if within && !record.progress.stopped {
+            count(&mut record);
+            self.adopt(now, record, fire, false);
+        }
     }
 
     fn end_late_ack(&mut self, id: TimerId) {

@@ -117,6 +117,7 @@ impl Engine {
             HandlerOutcome::Retry { after_ms, error } => {
                 self.fail(now, id, f, (AttemptEnd::Retry, after_ms), &error, report);
             }
+            HandlerOutcome::Later { after_ms } => self.postpone(now, id, f, after_ms, report),
             HandlerOutcome::Fail { error } => {
                 let reason = if self.mode(id) == Mode::AtMostOnce {
                     DeadReason::AtMostOnce
@@ -173,6 +174,39 @@ impl Engine {
             }
         };
         self.settle_failed(now, id, f, (end, verdict), report);
+    }
+
+    /// A handler answers later: another attempt after so many ms, which uses none of the retry budget.
+    /// It is a failure if there can be no other attempt, and after too many in a row.
+    pub(super) fn postpone(
+        &mut self,
+        now: Now,
+        id: TimerId,
+        f: &Flight,
+        after_ms: u32,
+        report: Option<usize>,
+    ) {
+        let Some(entry) = self.partitions.get(id.partition()).and_then(|p| p.table.get(id)) else {
+            return;
+        };
+        let (timer, in_a_row) = (&entry.record.timer, entry.record.extensions.postponed().in_a_row);
+        let end = AttemptEnd::Later;
+        let failure = if timer.mode == Mode::AtMostOnce {
+            "the handler answered later, and the timer is delivered once at most".to_owned()
+        } else if entry.record.progress.stopped {
+            "the handler answered later, after a cancel".to_owned()
+        } else if in_a_row >= limits::MAX_LATER_IN_A_ROW {
+            format!("handlers answered later {} times in a row", in_a_row.saturating_add(1))
+        } else {
+            let fire = (now.time + u64::from(after_ms.min(limits::MAX_LATER_MS))).max(timer.due);
+            // The store knows whether it expires before that.
+            if !timer.is_past_deadline(fire) {
+                self.tallies.redelivery(RedeliveryCause::after(end));
+            }
+            let verdict = Verdict::Later { fire, failed: f.attempt };
+            return self.settle_failed(now, id, f, (end, verdict), report);
+        };
+        self.fail(now, id, f, (end, None), &failure, report);
     }
 
     /// A delivery that no handler has seen, and none will: its timer is ready again, as the same

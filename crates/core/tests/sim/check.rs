@@ -119,6 +119,8 @@ impl History {
             Some(format!("1: sent after it had ended at {} ms by {}", end.ms, end.by))
         } else if let Some((_, at)) = life.not_before.filter(|(a, at)| d.attempt > *a && ms < *at) {
             Some(format!("retry: sent {} ms before the time that its handler has asked for", at - ms))
+        } else if let Some(at) = life.postponed.not_before(d.attempt).filter(|at| ms < *at) {
+            Some(format!("later: sent {} ms before the time to which its handler has put it off", at - ms))
         } else {
             match life.place {
                 Some(Place::Taken { epoch: by, unconfirmed: false }) if life.mode == Mode::AtMostOnce => {
@@ -222,7 +224,10 @@ impl History {
                 "1: still there after the drain"
             } else if faultless
                 && l.sent.len()
-                    > 1 + l.retries_given.len() + l.replays.len() + self.by_force(id.partition(), l)
+                    > 1 + l.retries_given.len()
+                        + l.postponed.count()
+                        + l.replays.len()
+                        + self.by_force(id.partition(), l)
             {
                 "5: a duplicate without a fault"
             } else {

@@ -214,12 +214,28 @@ impl World {
             21..=24 if faults => return,
             _ => HandlerOutcome::Ok,
         };
+        let outcome =
+            if self.plan.postpones { self.postponed(client, d, takes).unwrap_or(outcome) } else { outcome };
         if takes > 1_000 && self.rng.chance(50) {
             let (id, epoch, attempt) = (d.id, d.epoch, d.attempt);
             self.send_up(session, SessionEvent::Extend { id, epoch, attempt, by_ms: 5_000 });
         }
         let settlement = Settlement { id: d.id, epoch: d.epoch, attempt: d.attempt, outcome };
         self.at(1 + takes, Event::Handled(client, settlement));
+    }
+
+    /// The outcome of a handler that answers later, if this one does. Some say ok afterwards, in
+    /// vain.
+    fn postponed(&mut self, client: usize, d: &Delivery, takes: u64) -> Option<HandlerOutcome> {
+        if !self.rng.chance(12) {
+            return None;
+        }
+        if self.rng.chance(50) {
+            let ok = Settlement { id: d.id, epoch: d.epoch, attempt: d.attempt, outcome: HandlerOutcome::Ok };
+            let after = self.rng.between(1, 2_000);
+            self.at(1 + takes + after, Event::Handled(client, ok));
+        }
+        Some(HandlerOutcome::Later { after_ms: self.rng.log_between(10, 20_000) as u32 })
     }
 
     /// An outcome goes to the broker that has the partition, if there is a connection to it.

@@ -12,6 +12,7 @@ use mtimer_types::limits::REPEAT_HORIZON_MS;
 use mtimer_types::{Epoch, HandlerOutcome, ImportId, KeyPolicy, Mode, PartitionId, Time, Timer, TimerId};
 
 use super::bulk::BulkWatch;
+use super::later::Postponements;
 use super::pause::PauseWatch;
 use super::plan::Plan;
 
@@ -95,6 +96,7 @@ pub(super) struct Life {
     pub(super) final_given: bool,
     /// Deliveries after which a handler has asked for another one.
     pub(super) retries_given: BTreeSet<(Epoch, u32)>,
+    pub(super) postponed: Postponements,
     pub(super) cancel_asked: bool,
     pub(super) purge_asked: bool,
     pub(super) cancelled: Option<Answered>,
@@ -261,6 +263,7 @@ impl History {
                 life.last_ok = life.last_ok.max(Some((epoch, attempt)));
             }
             HandlerOutcome::Retry { .. } => _ = life.retries_given.insert((epoch, attempt)),
+            HandlerOutcome::Later { after_ms } => life.postponed.answered((epoch, attempt), ms, *after_ms),
             HandlerOutcome::Fail { .. } => life.final_given = true,
             // It is as if it had not been sent. Its broker may still count it as lost.
             HandlerOutcome::NotBegun => {
@@ -340,6 +343,7 @@ impl History {
         if before.is_some() && !was_live && place.is_some_and(is_live) {
             life.replays.push(seq);
             life.not_before = None;
+            life.postponed.lift();
         }
         // A plain acknowledgement is remembered by the owner that took it: a repeat that reaches
         // the next one is a new timer.
@@ -394,6 +398,7 @@ impl History {
         if ended {
             self.check_end(ms, now, id, op, after.as_ref());
         }
+        self.check_later(ms, id, op, after.as_ref().map(|(record, _)| record));
         self.check_story(ms, epoch, id, (op, answer), after.as_ref());
         self.check_staged(ms, id, op, (staged_before, before));
     }

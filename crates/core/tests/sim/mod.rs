@@ -9,7 +9,8 @@
 //! One file each: `plan` (the parameters of a run), `broker` (a broker's shell), `lanes` (its ways
 //! to the store), `owners` (who has which partition), `clients`, `load` (their requests), `faults`,
 //! `clocks`, `finish` (the checks in the end), `history` (the events), `check` (the rules),
-//! `operations` (what each operation means to both), `sabotage` (brokers that are broken on
+//! `later` (what
+//! handlers put off), `operations` (what each operation means to both), `sabotage` (brokers that are broken on
 //! purpose).
 
 mod broker;
@@ -23,6 +24,7 @@ mod history;
 mod import;
 mod keys;
 mod lanes;
+mod later;
 mod load;
 mod operations;
 mod owners;

@@ -179,7 +179,10 @@ impl History {
                 Verdict::Unconfirmed if faultless && life.sent.is_empty() && life.given_back.is_empty() => {
                     Some("4: unconfirmed, and no broker has sent it")
                 }
-                Verdict::Ack | Verdict::LateAck { .. } | Verdict::Retry { .. } | Verdict::Unconfirmed => None,
+                Verdict::Ack | Verdict::LateAck { .. } | Verdict::Retry { .. } | Verdict::Later { .. } => {
+                    None
+                }
+                Verdict::Unconfirmed => None,
             },
             Op::Cancel(_) => (!life.cancel_asked).then_some("1: cancelled, and nobody has asked"),
             // It is replaced.

@@ -23,10 +23,15 @@ const QUESTIONS: u64 = 8;
 /// How many policies for keys have come after the first three.
 const NEWER_POLICIES: u64 = 3;
 
-/// How many operations, questions and policies for keys have come since: the upper half of a new
-/// seed. So a seed that is recorded keeps its history when another one comes.
+/// Bits of the upper half of a seed for what has come beside operations, questions and policies.
+const NEWER: u32 = 28;
+/// Bit of the upper half of a seed: handlers answer later, too.
+const LATER: u64 = 1 << NEWER;
+
+/// How many operations, questions and policies for keys have come since, and what else has: the
+/// upper half of a new seed. So a seed that is recorded keeps its history when another one comes.
 pub(crate) fn newer_requests() -> u64 {
-    newer_requests_with(RequestOp::NAMES.len() as u64, QUESTIONS) | NEWER_POLICIES << 24
+    newer_requests_with(RequestOp::NAMES.len() as u64, QUESTIONS) | NEWER_POLICIES << 24 | LATER
 }
 
 /// The same as it was when each of the newer ones came, the last one first; of operations those
@@ -34,9 +39,9 @@ pub(crate) fn newer_requests() -> u64 {
 pub(crate) fn newer_requests_so_far() -> impl Iterator<Item = u64> + Clone {
     let all = RequestOp::NAMES.len() as u64;
     let questions = (FIRST_QUESTIONS..=QUESTIONS).rev();
-    let before_policies = questions
+    let before = questions
         .flat_map(move |questions| (FIRST_BULK..=all).rev().map(move |n| newer_requests_with(n, questions)));
-    std::iter::once(newer_requests()).chain(before_policies)
+    std::iter::once(newer_requests()).chain(before)
 }
 
 fn newer_requests_with(operations: u64, questions: u64) -> u64 {
@@ -88,6 +93,8 @@ pub(crate) struct Plan {
     pub(crate) questions: u64,
     /// Clients know so many policies for keys beside the first three.
     pub(crate) newer_policies: u64,
+    /// Handlers answer later, too.
+    pub(crate) postpones: bool,
     /// How long timers are scheduled in quick succession, ms.
     pub(crate) load_ms: u64,
     /// How long faults and edits go on at long intervals after that, ms.
@@ -128,6 +135,7 @@ impl Plan {
             operations: (FIRST_OPERATIONS + (seed >> 32 & 0xffff)) as usize,
             questions: FIRST_QUESTIONS + (seed >> 48 & 0xff),
             newer_policies: seed >> 56 & 0xf,
+            postpones: seed >> 32 & LATER != 0,
             load_ms: rng.between(3_000, 12_000),
             far_ms: match (profile, far) {
                 (Profile::Clocks, _) => rng.between(10_000, 5 * MINUTE),

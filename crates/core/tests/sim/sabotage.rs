@@ -69,6 +69,12 @@ sabotages! {
     IgnoreDeadline: Pressure, "deadline: sent";
     /// A handler's own retry delay is left out of account.
     IgnoreRetryAfter: Calm, "retry: sent";
+    /// The delay of a handler that answers later is left out of account.
+    LaterAtOnce: Calm, "later: sent";
+    /// A handler that answers later is taken for one that has failed.
+    LaterIsFailure: Calm, "later: counted as a failure";
+    /// A late ok ends what the handler of its attempt has put off.
+    LaterEndedByOk: Faults, "later: ended by an ok";
     /// Deliveries under way at a handover are not passed on.
     LoseInFlight: Handovers, "5: ";
     /// Claims are taken for written while the store cannot be reached: the owner never stops
@@ -175,6 +181,13 @@ impl Sabotage {
                     }
                 }
             }
+            (Self::LaterEndedByOk, Call::Apply(batch)) => {
+                for op in &mut batch.ops {
+                    if let Op::Settle(Settle { verdict: verdict @ Verdict::LateAck { .. }, .. }) = op {
+                        *verdict = Verdict::Ack;
+                    }
+                }
+            }
             (Self::LoseInFlight, Call::Release(left)) => left.clear(),
             (Self::LatestMovesSooner | Self::DebounceWithoutEnd, Call::Apply(batch)) => {
                 batch.ops.iter_mut().for_each(|op| self.misread_policy(op));
@@ -259,6 +272,16 @@ impl Sabotage {
             && let HandlerOutcome::Retry { after_ms, .. } = &mut settlement.outcome
         {
             *after_ms = None;
+        }
+        if let HandlerOutcome::Later { after_ms } = &mut settlement.outcome {
+            match self {
+                Self::LaterAtOnce => *after_ms = 0,
+                Self::LaterIsFailure => {
+                    let (after_ms, error) = (Some(*after_ms), "later".into());
+                    settlement.outcome = HandlerOutcome::Retry { after_ms, error };
+                }
+                _ => {}
+            }
         }
     }
 }

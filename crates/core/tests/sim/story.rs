@@ -21,7 +21,7 @@ impl History {
     ) {
         let (Op::Settle(Settle { verdict, .. }), Some((record, _))) = (op, after) else { return };
         let unconfirmed = match verdict {
-            Verdict::Retry { .. } | Verdict::Dead { .. } => false,
+            Verdict::Retry { .. } | Verdict::Later { .. } | Verdict::Dead { .. } => false,
             Verdict::Unconfirmed => true,
             Verdict::Ack | Verdict::LateAck { .. } | Verdict::Expired { .. } => return,
         };

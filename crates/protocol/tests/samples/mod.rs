@@ -102,6 +102,7 @@ pub fn from_client() -> Vec<(String, ClientMessage)> {
         ("settle-retry-after", settle(HandlerOutcome::Retry { after_ms: Some(300), error: error() })),
         ("settle-fail", settle(HandlerOutcome::Fail { error: error() })),
         ("settle-not-begun", settle(HandlerOutcome::NotBegun)),
+        ("settle-later", settle(HandlerOutcome::Later { after_ms: 86_400_000 })),
         ("extend", ClientMessage::Extend { id: id(), epoch: Epoch(3), attempt: 1, by_ms: 90_000 }),
         ("query-get-id", query(Query::Get(Target::Id(id())))),
         ("query-get-key", query(Query::Get(by_key()))),

@@ -80,6 +80,8 @@ pub enum Kind {
     BeginRelease,
     /// Settings of the timer's destination.
     Configure,
+    /// An attempt that its handler has postponed.
+    Later,
 }
 
 impl Kind {
@@ -111,6 +113,7 @@ impl Kind {
         Self::Import,
         Self::BeginRelease,
         Self::Configure,
+        Self::Later,
     ];
 
     /// Returns any kind; mostly one that makes sense for a timer at that place, so that sequences
@@ -150,6 +153,7 @@ impl Kind {
                 AckLoaded,
                 BulkAct,
                 BulkAct,
+                Later,
             ],
             Some(Place::Parked) => &[Unpark, Unpark, Take, Reschedule, Cancel, Dead, BulkAct],
             Some(Place::Taken { unconfirmed: false, .. }) => {
@@ -291,6 +295,10 @@ pub fn arbitrary_op(kind: Kind, around: Around, r: &mut SeededRandom) -> Op {
             let (tier, failed) = (r.pick(&[1, 1, 2, 5, 32]), 1 + r.below(4) as u32);
             let error = r.pick(&["", "later", "im Moment nicht, später \u{1f570}"]).into();
             told(Verdict::Retry { fire, tier, failed, error }, failed)
+        }
+        Kind::Later => {
+            let failed = 1 + r.below(4) as u32;
+            told(Verdict::Later { fire, failed }, failed)
         }
         Kind::Dead => {
             let reason = r.pick(&[DeadReason::Exhausted, DeadReason::Failed, DeadReason::AtMostOnce]);

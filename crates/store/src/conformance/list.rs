@@ -204,6 +204,9 @@ macro_rules! conformance_list {
                 it_ends_in_the_dead_letters,
                 only_a_pending_timer_is_retried,
                 what_is_filed_again_is_not_filed_before_its_due_time,
+                what_is_postponed_uses_no_retry,
+                a_late_ok_of_a_postponed_attempt_ends_nothing,
+                a_failure_ends_a_row_of_postponed_attempts,
             }
             parking {
                 a_parked_timer_is_not_loaded,
@@ -465,6 +468,7 @@ macro_rules! conformance_list {
                 settle_ack,
                 settle_late_ack,
                 settle_retry_in_a_tier,
+                settle_later,
                 settle_dead,
                 settle_expired,
                 settle_unconfirmed,

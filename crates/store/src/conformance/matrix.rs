@@ -33,6 +33,9 @@ enum Spot {
     /// Waiting for its first or second retry, failed in the epoch before or in this one.
     OldRetry(u32),
     NewRetry(u32),
+    /// Postponed by its handler, in the epoch before or in this one.
+    OldPostponed,
+    NewPostponed,
     /// A retry that is covered.
     CoveredRetry,
     /// In delivery, cancelled meanwhile.
@@ -66,7 +69,7 @@ enum Spot {
 
 use Spot::*;
 
-const SPOTS: [Spot; 43] = [
+const SPOTS: [Spot; 45] = [
     Nowhere,
     CancelledUnseen,
     Old(-(YEAR as i64)),
@@ -87,6 +90,8 @@ const SPOTS: [Spot; 43] = [
     OldRetry(2),
     NewRetry(1),
     NewRetry(3),
+    OldPostponed,
+    NewPostponed,
     CoveredRetry,
     Stopped,
     OldStopped,
@@ -137,6 +142,7 @@ impl Spot {
             Nowhere | New(_) | CancelledUnseen | StagedDead => vec![],
             OldStaged(failed) => vec![import(timer, ImportGoal::Live { tier: failed as u8 }, failed)],
             OldRetry(failed) => vec![schedule(), retry(id, due + 40 * SECOND, failed)],
+            OldPostponed => vec![schedule(), later(id, due + 40 * SECOND, 1)],
             CoveredRetry => vec![schedule(), retry(id, due - 1, 1)],
             OldStopped => vec![schedule(), cancel(id, Some(1))],
             OldParked => vec![schedule(), Op::Park(Park { id, failed: 0 })],
@@ -159,6 +165,7 @@ impl Spot {
             New(_) => vec![schedule_with(timer, KeyPolicy::Create)],
             Refiled => vec![reschedule(id, now - SECOND, false)],
             NewRetry(failed) => vec![retry(id, due + HOUR, failed)],
+            NewPostponed => vec![later(id, due + HOUR, 1)],
             Stopped => vec![cancel(id, Some(1))],
             NewParked => vec![Op::Park(Park { id, failed: 0 })],
             RetriedParked => vec![retry(id, due, 2), Op::Park(Park { id, failed: 2 })],
@@ -196,6 +203,10 @@ fn settle(id: TimerId, verdict: Verdict) -> Op {
 
 fn retry(id: TimerId, fire: Time, failed: u32) -> Op {
     settle(id, Verdict::Retry { fire, tier: failed as u8, failed, error: format!("failed {failed}").into() })
+}
+
+fn later(id: TimerId, fire: Time, failed: u32) -> Op {
+    settle(id, Verdict::Later { fire, failed })
 }
 
 fn cancel(id: TimerId, sent_attempt: Option<u32>) -> Op {
@@ -399,6 +410,16 @@ pub(super) async fn settle_retry_in_a_tier(kit: Kit) {
         kit,
         &[&|t, now| retry(t.id, now + 5 * SECOND, 1), &|t, now| retry(t.id, now - SECOND, 2), &|t, now| {
             retry(t.id, now + 30 * DAY, 32)
+        }],
+    )
+    .await;
+}
+
+pub(super) async fn settle_later(kit: Kit) {
+    on_every_spot(
+        kit,
+        &[&|t, now| later(t.id, now + 5 * SECOND, 1), &|t, now| later(t.id, now - SECOND, 2), &|t, now| {
+            later(t.id, now + DAY, 3)
         }],
     )
     .await;

@@ -351,12 +351,12 @@ impl Model {
         match verdict {
             Verdict::Ack if e.waits() || taken => self.acknowledge(id),
             Verdict::LateAck { attempt }
-                if *attempt > 0
+                if *attempt > e.extensions.postponed().last
                     && (taken || e.waits() && (failed >= *attempt || *attempt <= failed + 1 && covered)) =>
             {
                 self.acknowledge(id);
             }
-            Verdict::Retry { failed: already, .. }
+            Verdict::Retry { failed: already, .. } | Verdict::Later { failed: already, .. }
                 if matches!(e.place, Place::Pending { .. }) && failed >= *already => {}
             Verdict::Retry { fire, tier, failed, error } if matches!(e.place, Place::Pending { .. }) => {
                 e.fail(*failed, error);
@@ -370,6 +370,21 @@ impl Model {
                     return Answer::Settle(SettleAnswer::Expired);
                 }
                 self.file(id, *fire, *tier);
+            }
+            Verdict::Later { fire, failed } if matches!(e.place, Place::Pending { .. }) => {
+                e.progress.failed = *failed;
+                e.progress.budget_from += 1;
+                e.extensions.postpone(*failed);
+                e.tell(attempt.as_deref());
+                if e.progress.stopped {
+                    e.die(DeadReason::Stopped, now, newest);
+                    return Answer::Settle(SettleAnswer::Died);
+                }
+                if e.timer.deadline.is_some_and(|last| last < *fire) {
+                    self.end(id, Ended::Expired);
+                    return Answer::Settle(SettleAnswer::Expired);
+                }
+                self.file(id, *fire, 0);
             }
             Verdict::Dead { .. } if e.place == Place::Dead => {}
             Verdict::Dead { reason, failed, error } => {

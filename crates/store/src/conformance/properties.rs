@@ -72,7 +72,8 @@ pub const fn is_asked_for(op: &Op) -> bool {
 pub const fn may_retain(op: &Op) -> bool {
     match op {
         Op::Settle(Settle { verdict, .. }) => match verdict {
-            Verdict::Dead { .. } | Verdict::Retry { .. } | Verdict::Unconfirmed => true,
+            Verdict::Dead { .. } | Verdict::Retry { .. } | Verdict::Later { .. } => true,
+            Verdict::Unconfirmed => true,
             Verdict::Ack | Verdict::LateAck { .. } | Verdict::Expired { .. } => false,
         },
         Op::Cancel(_) | Op::BulkAct(_) => true,
@@ -306,6 +307,7 @@ fn verdicts(source: &impl TrialSource) -> Vec<Trial> {
     vec![
         pending("acknowledge", Verdict::Ack),
         pending("retry", Verdict::Retry { fire, tier: 1, failed: 1, error: error.clone() }),
+        pending("postpone", Verdict::Later { fire, failed: 1 }),
         pending("make dead", Verdict::Dead { reason: DeadReason::Failed, failed: 1, error }),
         settle("expire", parked, Some(parks), Verdict::Expired { next: fire }),
         taken("acknowledge late", Verdict::LateAck { attempt: 1 }),

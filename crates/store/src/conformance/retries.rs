@@ -1,6 +1,8 @@
 //! Retry tiers: a failed timer waits under its tier and comes back with its count.
 
-use mtimer_types::{Attempt, AttemptEnd, DeadReason, Epoch, FailedAttempt, LateCause, Time, Timer};
+use mtimer_types::{
+    Attempt, AttemptEnd, DeadReason, Epoch, FailedAttempt, LateCause, Postponed, Time, Timer,
+};
 
 use super::kit::Kit;
 use super::values::{DAY, HOUR, MINUTE, SECOND, pending_at};
@@ -227,4 +229,58 @@ pub(super) async fn what_is_filed_again_is_not_filed_before_its_due_time(mut kit
     for id in [parked.id, dead.id, unconfirmed.id] {
         assert_eq!(owner.place(id).await, pending_at(due));
     }
+}
+
+pub(super) async fn what_is_postponed_uses_no_retry(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let timer = kit.timer(kit.now);
+    owner.add(&timer).await;
+    owner.settle(timer.id, retry(kit.now + SECOND, 1, 1, "busy")).await;
+    for n in 1..=3 {
+        let fire = kit.now + u64::from(n) * HOUR;
+        let later = Verdict::Later { fire, failed: 1 + n };
+        assert_eq!(owner.settle(timer.id, later.clone()).await, SettleAnswer::Done);
+        // The answer was lost.
+        assert_eq!(owner.settle(timer.id, later).await, SettleAnswer::Done);
+        let (record, place) = owner.see(timer.id).await.unwrap();
+        assert_eq!(place, Place::Pending { fire, tier: 0 });
+        assert_eq!((record.progress.failed, record.progress.budget_from), (1 + n, n));
+        assert_eq!(record.progress.last_error.as_deref(), Some("busy"), "of the attempt that failed");
+        assert_eq!(record.extensions.postponed(), Postponed { in_a_row: n, last: 1 + n });
+    }
+    // The next owner knows of it.
+    let next = kit.owner().await;
+    let loaded = &next.pending().await[&timer.id];
+    assert_eq!((loaded.fire, loaded.record.attempt(false)), (kit.now + 3 * HOUR, 5));
+    assert_eq!(loaded.record.extensions.postponed(), Postponed { in_a_row: 3, last: 4 });
+}
+
+pub(super) async fn a_late_ok_of_a_postponed_attempt_ends_nothing(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let timer = kit.timer(kit.now);
+    owner.add(&timer).await;
+    owner.settle(timer.id, Verdict::Later { fire: kit.now + HOUR, failed: 1 }).await;
+    let before = owner.state().await;
+    assert_eq!(owner.settle(timer.id, Verdict::LateAck { attempt: 1 }).await, SettleAnswer::Gone);
+    assert_eq!(owner.state().await, before);
+    // A failure later, the attempt in between can still be acknowledged.
+    owner.settle(timer.id, retry(kit.now + HOUR, 1, 2, "busy")).await;
+    assert_eq!(owner.settle(timer.id, Verdict::LateAck { attempt: 1 }).await, SettleAnswer::Gone);
+    assert_eq!(owner.settle(timer.id, Verdict::LateAck { attempt: 2 }).await, SettleAnswer::Done);
+    assert_eq!(owner.place(timer.id).await, None);
+}
+
+pub(super) async fn a_failure_ends_a_row_of_postponed_attempts(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let timer = kit.timer(kit.now);
+    owner.add(&timer).await;
+    let postponed = async || owner.record(timer.id).await.extensions.postponed();
+    let later = |failed| Verdict::Later { fire: kit.now + SECOND, failed };
+    owner.settle(timer.id, later(1)).await;
+    owner.settle(timer.id, later(2)).await;
+    assert_eq!(postponed().await, Postponed { in_a_row: 2, last: 2 });
+    owner.settle(timer.id, retry(kit.now + SECOND, 1, 3, "busy")).await;
+    assert_eq!(postponed().await, Postponed { in_a_row: 0, last: 2 });
+    owner.settle(timer.id, later(4)).await;
+    assert_eq!(postponed().await, Postponed { in_a_row: 1, last: 4 });
 }

@@ -33,7 +33,8 @@ pub enum Verdict {
     Ack,
     /// An `ok` for a delivery that this owner does not remember: like `Ack`, if a delivery with
     /// this number can have happened (failed attempts >= `attempt`, or `attempt` <= failed + 1 and
-    /// covered, or taken); else gone. Attempts count from 1: 0 is gone.
+    /// covered, or taken), and neither it nor a later one was postponed; else gone. Attempts count
+    /// from 1: 0 is gone.
     LateAck {
         /// The attempt it answers.
         attempt: u32,
@@ -53,6 +54,16 @@ pub enum Verdict {
         /// The handler's words, or the cause of the failure; at most 512 bytes (a longer text is
         /// cut), empty for none.
         error: Box<str>,
+    },
+    /// Postponed by its handler: files a pending timer as pending at `fire`, in tier 0, with `failed`
+    /// failed attempts, of which this one does not count for the retry budget, and one more
+    /// [postponed](mtimer_types::Extensions::postponed) attempt. The last error stays. The rest is
+    /// as for [`Verdict::Retry`].
+    Later {
+        /// When; the due time if that is later.
+        fire: Time,
+        /// Failed attempts, this one included.
+        failed: u32,
     },
     /// Moves a pending, parked or taken timer to the dead letters and frees its key. Done also if
     /// dead.
@@ -83,10 +94,11 @@ pub enum Verdict {
 pub enum SettleAnswer {
     /// Applied, or found applied.
     Done,
-    /// To [`Verdict::Retry`]: applied, and the timer was stopped, so it is a dead letter now.
+    /// To [`Verdict::Retry`] and [`Verdict::Later`]: applied, and the timer was stopped, so it is a
+    /// dead letter now.
     Died,
-    /// To [`Verdict::Retry`]: applied, and the next attempt would be after the deadline, so the
-    /// timer has expired.
+    /// To [`Verdict::Retry`] and [`Verdict::Later`]: applied, and the next attempt would be after
+    /// the deadline, so the timer has expired.
     Expired,
     /// The timer is not where the verdict needs it; nothing changed.
     Gone,
@@ -110,7 +122,8 @@ impl Operation for Settle {
     fn removes(&self) -> [usize; Retained::COUNT] {
         match self.verdict {
             Verdict::Ack | Verdict::LateAck { .. } | Verdict::Dead { .. } => [0, 1],
-            Verdict::Retry { .. } | Verdict::Expired { .. } | Verdict::Unconfirmed => [0, 0],
+            Verdict::Retry { .. } | Verdict::Later { .. } => [0, 0],
+            Verdict::Expired { .. } | Verdict::Unconfirmed => [0, 0],
         }
     }
 
@@ -122,6 +135,9 @@ impl Operation for Settle {
             Verdict::LateAck { .. } => Ok(SettleAnswer::Gone),
             Verdict::Retry { fire, tier, failed, error } => {
                 retry(table, ctx, &row, self.failed(&row.record, *failed, error), *fire, *tier)
+            }
+            Verdict::Later { fire, failed } => {
+                retry(table, ctx, &row, self.postponed(&row.record, *failed), *fire, 0)
             }
             Verdict::Dead { reason, failed, error } => {
                 if !matches!(row.at, At::Dead { .. }) {
@@ -150,6 +166,15 @@ impl Settle {
         let mut record = record.clone();
         record.progress.failed = failed;
         record.progress.last_error = (!error.is_empty()).then(|| cut_error(error));
+        record.extensions.end_postponing();
+        self.tell(&mut record);
+        record
+    }
+
+    /// The record with so many failed attempts, the last of which was postponed.
+    fn postponed(&self, record: &Record, failed: u32) -> Record {
+        let mut record = record.clone();
+        record.postpone(failed);
         self.tell(&mut record);
         record
     }
@@ -187,6 +212,8 @@ fn ack<T: Table>(table: &mut T, ctx: &Context, row: &Row) -> Result<SettleAnswer
     Ok(SettleAnswer::Done)
 }
 
+/// An ok cannot undo the answer of a handler that was asked after it, or that has given it: it would
+/// end what that has put off.
 fn can_have_happened(ctx: &Context, row: &Row, attempt: u32) -> bool {
     let failed = row.record.progress.failed;
     let sent = match row.at {
@@ -197,7 +224,7 @@ fn can_have_happened(ctx: &Context, row: &Row, attempt: u32) -> bool {
         At::Dead { .. } => false,
     };
     // Attempts count from 1.
-    sent && attempt >= 1
+    sent && attempt > row.record.extensions.postponed().last
 }
 
 fn retry<T: Table>(

@@ -75,8 +75,8 @@ impl Content<'_> {
                 })
             }
             Op::Settle(Settle { verdict, .. }) => Answer::Settle(match verdict {
-                Verdict::Retry { .. } if byte % 8 == 2 => SettleAnswer::Died,
-                Verdict::Retry { .. } if byte % 8 == 6 => SettleAnswer::Expired,
+                Verdict::Retry { .. } | Verdict::Later { .. } if byte % 8 == 2 => SettleAnswer::Died,
+                Verdict::Retry { .. } | Verdict::Later { .. } if byte % 8 == 6 => SettleAnswer::Expired,
                 _ if is_done => SettleAnswer::Done,
                 _ => SettleAnswer::Gone,
             }),

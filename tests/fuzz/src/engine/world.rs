@@ -263,7 +263,10 @@ impl<B: Backend> World<B> {
             let Some((_, d)) = self.deliveries.iter().rev().nth(back) else { continue };
             let (id, epoch, attempt) = (d.id, d.epoch, d.attempt);
             let error = || "no".to_owned();
-            let outcome = match program.byte() % 8 {
+            let byte = program.byte();
+            let outcome = match byte % 8 {
+                // Other bytes keep their meaning, so that the corpus keeps its value.
+                _ if byte == 255 => HandlerOutcome::Later { after_ms: 30 },
                 0..=3 => HandlerOutcome::Ok,
                 4 | 5 => HandlerOutcome::Retry { after_ms: None, error: error() },
                 6 => HandlerOutcome::Retry { after_ms: Some(30), error: error() },

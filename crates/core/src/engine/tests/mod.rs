@@ -15,6 +15,7 @@ mod fencing;
 mod figures;
 mod handover;
 mod keep;
+mod later;
 mod listing;
 mod loading;
 mod memory;

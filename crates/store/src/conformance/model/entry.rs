@@ -25,7 +25,7 @@ pub struct Entry {
     pub(super) story: Vec<FailedAttempt>,
     /// What it becomes, of a staged one.
     pub(super) staging: Option<Staging>,
-    /// What an import has brought along.
+    /// What an import has brought along, and which attempts were postponed.
     pub(super) extensions: Extensions,
 }
 
@@ -60,6 +60,7 @@ impl Entry {
 
     pub(super) fn fail(&mut self, failed: u32, error: &str) {
         self.progress.failed = failed;
+        self.extensions.end_postponing();
         self.progress.last_error = if error.is_empty() { None } else { Some(error.into()) };
     }
 
