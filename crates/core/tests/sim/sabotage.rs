@@ -35,6 +35,12 @@ macro_rules! sabotages {
 }
 
 sabotages! {
+    /// The delay of a handler that answers later is left out of account.
+    LaterAtOnce: Calm, "later: sent";
+    /// A handler that answers later is taken for one that has failed.
+    LaterIsFailure: Calm, "later: counted as a failure";
+    /// A late ok ends what the handler of its attempt has put off.
+    LaterEndedByOk: Faults, "later: ended by an ok";
     /// Some schedules are answered and never stored.
     AnswerEarly: Faults, "1: answered OK and never stored";
     /// Claims are not written.
@@ -69,12 +75,6 @@ sabotages! {
     IgnoreDeadline: Pressure, "deadline: sent";
     /// A handler's own retry delay is left out of account.
     IgnoreRetryAfter: Calm, "retry: sent";
-    /// The delay of a handler that answers later is left out of account.
-    LaterAtOnce: Calm, "later: sent";
-    /// A handler that answers later is taken for one that has failed.
-    LaterIsFailure: Calm, "later: counted as a failure";
-    /// A late ok ends what the handler of its attempt has put off.
-    LaterEndedByOk: Faults, "later: ended by an ok";
     /// Deliveries under way at a handover are not passed on.
     LoseInFlight: Handovers, "5: ";
     /// Claims are taken for written while the store cannot be reached: the owner never stops
@@ -115,6 +115,11 @@ sabotages! {
 }
 
 impl Sabotage {
+    /// Whether it breaks what only seeds show in which everything newer is done.
+    pub(crate) fn is_of_newer(self) -> bool {
+        matches!(self, Self::LaterAtOnce | Self::LaterIsFailure | Self::LaterEndedByOk)
+    }
+
     /// Whether it puts something in the place of the cluster clock.
     pub(crate) fn is_of_the_clock(self) -> bool {
         use Sabotage::{ClockFollowsSlowly, ClockIgnoresStores, ClockRunsAhead, ClockStepsBack};
