@@ -1,4 +1,4 @@
-//! Settings of destinations: pause and resume. Partition 0 gives a change its version, and then
+//! Settings of destinations: pause and resume, and the order of priorities. Partition 0 gives a change its version, and then
 //! every other partition gets it with that version.
 //!
 //! Not in here: what the settings do, which is up to the owners of the partitions, whether a client
@@ -222,6 +222,26 @@ impl Client {
             let mut resumed = settings.clone();
             resumed.pause = Some(pause);
             Some(resumed)
+        })
+        .await
+    }
+
+    /// Says in which order the timers of a destination go that wait for capacity: always the most
+    /// urgent first if `strict`, else each class has its share of the turns
+    /// ([`Schedule::priority`](crate::Schedule::priority)). Returns the version of the settings; 0 if
+    /// the destination has none, and none are needed.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigureError`]. Unless [`ConfigureError::has_no_side_effects`], some partitions go by the
+    /// new order: set it again.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future breaks nothing; some partitions may go by the new order.
+    pub async fn set_strict_priority(&self, dest: &Destination, strict: bool) -> Result<u64, ConfigureError> {
+        self.change_settings(dest, |_, settings| {
+            Some(DestinationSettings { strict_priority: strict, ..settings.clone() })
         })
         .await
     }

@@ -5,7 +5,8 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use mtimer_types::InvalidTimer;
 use mtimer_types::{
-    Destination, Extensions, HeaderError, Headers, Key, KeyPolicy, Mode, RetryTiers, Time, Timer, TimerId,
+    Destination, Extensions, HeaderError, Headers, Key, KeyPolicy, Mode, Priority, RetryTiers, Time, Timer,
+    TimerId,
 };
 use serde::Serialize;
 
@@ -92,6 +93,7 @@ pub struct Schedule {
     pub(crate) key: Option<Key>,
     pub(crate) policy: KeyPolicy,
     mode: Mode,
+    priority: Priority,
     deadline: Option<When>,
     callback_timeout: Option<Duration>,
     retry: Option<RetryTiers>,
@@ -123,6 +125,7 @@ impl Schedule {
             key: None,
             policy: KeyPolicy::default(),
             mode: Mode::default(),
+            priority: Priority::default(),
             deadline: None,
             callback_timeout: None,
             retry: None,
@@ -175,6 +178,14 @@ impl Schedule {
     /// Says how often it may be delivered. Default: [`Mode::AtLeastOnce`].
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
+        self
+    }
+
+    /// Says how urgent it is among the timers of its destination that wait for capacity. Default:
+    /// [`Priority::Normal`]. Of 15 turns urgent ones have 8, high ones 4, normal ones 2 and low ones
+    /// 1, unless the destination's order is strict. When it is due has nothing to do with it.
+    pub fn priority(mut self, priority: Priority) -> Self {
+        self.priority = priority;
         self
     }
 
@@ -246,6 +257,7 @@ impl Schedule {
             key: timer.key,
             policy,
             mode: timer.mode,
+            priority: timer.extensions.priority(),
             deadline: timer.deadline.map(When::At),
             callback_timeout: timer.callback_timeout_ms.map(|ms| Duration::from_millis(ms.into())),
             retry: timer.retry,
@@ -283,7 +295,8 @@ impl Schedule {
             retry: self.retry,
             payload: self.payload,
             headers: self.headers,
-            extensions: Extensions::NONE,
+            // One field is within every limit.
+            extensions: Extensions::NONE.with_priority(self.priority).unwrap_or_default(),
         };
         self.policy.validate()?;
         timer.validate(now)?;
@@ -310,6 +323,21 @@ mod tests {
         assert_eq!((at(Duration::MAX.into()), at(Duration::ZERO.into())), (Time::MAX.as_ms(), 1_000));
         #[cfg(feature = "jiff")]
         assert_eq!(at(jiff::Timestamp::from_microsecond(4_999_001).unwrap().into()), 5_000);
+    }
+
+    #[test]
+    fn a_priority_goes_into_the_timer_unless_it_is_normal() {
+        for priority in Priority::ALL {
+            let dest = Destination::new("g", "a").unwrap();
+            let schedule = Schedule::at(dest, Time::from_ms(9)).priority(priority);
+            let id =
+                |_: &_, _: Option<&_>, due| TimerId::new(due, Time::ZERO, mtimer_types::PartitionId(0), 1);
+            let (timer, _) = schedule.resolve(Time::ZERO, id).unwrap();
+            assert_eq!(timer.priority(), priority);
+            assert_eq!(timer.extensions.is_empty(), priority == Priority::Normal);
+            let again = Schedule::fixed(timer.clone(), KeyPolicy::Create).resolve(Time::ZERO, id).unwrap().0;
+            assert_eq!(again, timer);
+        }
     }
 
     #[test]

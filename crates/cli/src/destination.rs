@@ -1,8 +1,8 @@
-//! `mtimer destination`: settings of destinations: pause and resume.
+//! `mtimer destination`: settings of destinations: pause and resume, the order of priorities.
 
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use mtimer_client::{
     Bulk, BulkAction, BulkId, Client, ConfiguredDestination, Filter, Pause, PauseRequest, Time,
 };
@@ -17,7 +17,7 @@ use super::{moment, view};
 /// How often it is looked whether the timers are moved.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Settings of a destination: pause it, resume it, see who has paused it
+/// Settings of a destination: pause it, resume it, see who has paused it, set its order
 ///
 /// Settings belong to a destination, whoever schedules its timers. They are stored with the timers,
 /// and hold until somebody changes them, also across restarts and takeovers.
@@ -31,6 +31,7 @@ pub(crate) enum DestinationCommand {
     Get(DestinationGet),
     Pause(DestinationPause),
     Resume(DestinationResume),
+    Set(DestinationSet),
 }
 
 /// Lists the destinations that have settings, and what these are
@@ -120,6 +121,33 @@ pub(crate) struct DestinationResume {
     client: ClientArgs,
 }
 
+/// Says in which order the waiting timers of a destination go
+///
+/// Timers wait if handlers have no capacity for them. Each has a priority: urgent, high, normal (if
+/// it was given none) or low. weighted: of 15 turns urgent ones have 8, high ones 4, normal ones 2
+/// and low ones 1, so that none waits forever. strict: always the most urgent first, however long
+/// the others wait. Within a class they go in the order of time.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  mtimer destination set --group shop --app orders --order strict\n  \
+    mtimer destination set --group shop --app orders --order weighted")]
+pub(crate) struct DestinationSet {
+    #[command(flatten)]
+    dest: DestArgs,
+    /// The order
+    #[arg(long, value_enum)]
+    order: OrderArg,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum OrderArg {
+    /// Always the most urgent first
+    Strict,
+    /// Each class has its share of the turns
+    Weighted,
+}
+
 #[derive(Args, Debug)]
 struct DestArgs {
     /// The group key of the destination
@@ -143,6 +171,7 @@ impl DestinationCommand {
             Self::Get(get) => get.run(out).await,
             Self::Pause(pause) => pause.run(out).await,
             Self::Resume(resume) => resume.run(out).await,
+            Self::Set(set) => set.run(out).await,
         }
     }
 }
@@ -156,7 +185,8 @@ impl DestinationList {
             return all.iter().try_for_each(|one| out.object(&object(one, now)));
         }
         if !all.is_empty() {
-            let mut table = TextTable::new(["destination", "state", "since", "until", "by", "reason"]);
+            let mut table =
+                TextTable::new(["destination", "state", "since", "until", "by", "reason", "order"]);
             all.iter().for_each(|one| table.row(cells(one, now)));
             table.lines().try_for_each(|line| out.text(&line))?;
         }
@@ -232,6 +262,23 @@ impl DestinationResume {
     }
 }
 
+impl DestinationSet {
+    async fn run(self, out: Output) -> Result<(), Failure> {
+        let (dest, is_strict) = (self.dest.destination()?, self.order == OrderArg::Strict);
+        let set = async |client: &Client| Ok(client.set_strict_priority(&dest, is_strict).await?);
+        let version = self.client.with(set).await?;
+        let object = json!({ "group": dest.group(), "app": dest.app(), "version": version, "order": order(is_strict) });
+        out.either(&object, || match is_strict {
+            true => format!("of the waiting timers of {dest} the most urgent always go first"),
+            false => format!("the waiting timers of {dest} share the turns, 8:4:2:1 by priority"),
+        })
+    }
+}
+
+const fn order(is_strict: bool) -> &'static str {
+    if is_strict { "strict" } else { "weighted" }
+}
+
 /// Moves what is not due yet by as long as the pause has lasted. Returns how many were moved. The
 /// job has the same id in every repeat of the command, so that nothing is moved twice.
 async fn shift(
@@ -274,7 +321,7 @@ async fn shift(
 /// A change of this destination's settings has not come to its end.
 fn note_part(one: &ConfiguredDestination) {
     note(&format!(
-        "{}: only {} of {} partitions have these settings: a change was broken off; pause it, or resume it, again",
+        "{}: only {} of {} partitions have these settings: a change was broken off; pause it, resume it, or set its order, again",
         one.dest, one.partitions, one.of
     ));
 }
@@ -285,6 +332,7 @@ fn object(one: &ConfiguredDestination, now: Time) -> Map<String, Value> {
     object.insert("app".to_owned(), one.dest.app().into());
     object.insert("version".to_owned(), one.version.into());
     object.insert("paused".to_owned(), one.settings.is_paused(now).into());
+    object.insert("order".to_owned(), order(one.settings.strict_priority).into());
     if let Some(pause) = &one.settings.pause {
         put_pause(&mut object, pause);
     }
@@ -304,7 +352,7 @@ pub(crate) fn put_pause(object: &mut Map<String, Value>, pause: &Pause) {
     object.insert("reason".to_owned(), pause.reason.clone().into());
 }
 
-fn cells(one: &ConfiguredDestination, now: Time) -> [String; 6] {
+fn cells(one: &ConfiguredDestination, now: Time) -> [String; 7] {
     let pause = one.settings.pause.as_ref();
     let state = match pause {
         Some(pause) if !pause.is_over(now) => "paused",
@@ -319,5 +367,6 @@ fn cells(one: &ConfiguredDestination, now: Time) -> [String; 6] {
         shown(pause.and_then(|pause| pause.until)),
         pause.map(|pause| plain(&pause.by, 24)).unwrap_or_default(),
         pause.map(|pause| plain(&pause.reason, 60)).unwrap_or_default(),
+        order(one.settings.strict_priority).to_owned(),
     ]
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use mtimer_client::{Client, Headers, KeyPolicy, Mode, When, limits};
+use mtimer_client::{Client, Headers, KeyPolicy, Mode, Priority, When, limits};
 use serde_json::json;
 
 use super::args::{ClientArgs, WhenArgs, name_and_value};
@@ -26,7 +26,7 @@ use super::output::{Output, note};
         {\"at\": \"2030-01-31T12:00:00Z\", \"group\": \"g\", \"app\": \"a\", \"key\": \"order-17\"}\n\n\
         Fields: \"in\" (a duration) or \"at\" (RFC 3339, or ms since 1970); \"group\" and \"app\" (or by flags, for lines \
         without); optionally \"id\", \"key\", \"payload\" (text, or any other JSON value as it is written) or \"payload_base64\", \"headers\" (an object \
-        of texts), \"mode\" (at-least-once, at-most-once), \"deadline\" (a time, or a duration after the due time), \"retry\" (\"1s,5s\"), \
+        of texts), \"mode\" (at-least-once, at-most-once), \"priority\" (urgent, high, normal, low), \"deadline\" (a time, or a duration after the due time), \"retry\" (\"1s,5s\"), \
         \"callback_timeout\". Any other field is an error. An \"id\" that is a timer id made for the line's time is the \
         timer's id; any other text there is a key.\n\n\
         The file is checked as a whole first. Bad lines are reported with their numbers, and then nothing is sent; with \
@@ -81,6 +81,10 @@ pub(crate) struct ScheduleCommand {
     /// How often it may be delivered [default: at-least-once]
     #[arg(long, value_enum)]
     mode: Option<ModeArg>,
+    /// Who goes first among the destination's timers that wait for capacity: of 15 turns urgent ones
+    /// have 8, high ones 4, normal ones 2, low ones 1 [default: normal]
+    #[arg(long, value_enum)]
+    priority: Option<PriorityArg>,
     /// After this it is not delivered any more: a time, or a duration after the due time [default:
     /// never]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = Deadline::parse)]
@@ -137,6 +141,14 @@ enum ModeArg {
     AtMostOnce,
 }
 
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum PriorityArg {
+    Urgent,
+    High,
+    Normal,
+    Low,
+}
+
 /// The message about a timer that was kept although its handler may have begun.
 const KEPT_BEING_DELIVERED: &str = "kept, being delivered: the live timer's handler may have begun before this \
     call. If something has to run after it, schedule again without a key or with --key-policy replace";
@@ -152,6 +164,12 @@ impl ScheduleCommand {
             mode: self.mode.map(|m| match m {
                 ModeArg::AtLeastOnce => Mode::AtLeastOnce,
                 ModeArg::AtMostOnce => Mode::AtMostOnce,
+            }),
+            priority: self.priority.map(|p| match p {
+                PriorityArg::Urgent => Priority::Urgent,
+                PriorityArg::High => Priority::High,
+                PriorityArg::Normal => Priority::Normal,
+                PriorityArg::Low => Priority::Low,
             }),
             deadline: self.deadline,
             retry: self.retry.clone().map(|line::RetryDelays(delays)| delays),

@@ -5,6 +5,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use mtimer_client::{
     DeadRow, ImportGoal, ListedTimer, Mode, Time, Timer, TimerState, TimerView, UnconfirmedRow,
 };
+use mtimer_types::extensions::PRIORITY;
 use serde_json::{Map, Value, json};
 
 use super::moment::shown;
@@ -50,11 +51,13 @@ fn timer(timer: &Timer) -> Map<String, Value> {
     put("group", json!(timer.dest.group()));
     put("app", json!(timer.dest.app()));
     put("mode", mode(timer.mode).into());
+    put("priority", timer.priority().name().into());
     put("callback_timeout_ms", json!(timer.callback_timeout_ms));
     put("retry_ms", json!(timer.retry));
     put("headers", json!(timer.headers));
-    if !timer.extensions.is_empty() {
-        let tags: Vec<u32> = timer.extensions.iter().map(|(tag, _)| tag).collect();
+    let tags = timer.extensions.iter().map(|(tag, _)| tag).filter(|tag| *tag != PRIORITY);
+    let tags: Vec<u32> = tags.collect();
+    if !tags.is_empty() {
         put("unknown_extensions", json!(tags));
     }
     put_payload(&mut object, &timer.payload);

@@ -157,6 +157,7 @@ pub fn settings() -> DestinationSettings {
             by: "ann".into(),
             reason: "the database moves".into(),
         }),
+        strict_priority: true,
     }
 }
 

@@ -139,7 +139,8 @@ fn settings() -> impl Strategy<Value = (PartitionId, Destination, DestinationSet
         any::<u64>().prop_map(SettingsVersion::After),
         any::<u64>().prop_map(SettingsVersion::Given),
     ];
-    let settings = option::of(pause()).prop_map(|pause| DestinationSettings { pause });
+    let settings = (option::of(pause()), any::<bool>())
+        .prop_map(|(pause, strict_priority)| DestinationSettings { pause, strict_priority });
     (partition(), dest(), settings, version)
 }
 

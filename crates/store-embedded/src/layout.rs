@@ -20,14 +20,16 @@
 //!
 //! A place's own in `queues`: taken: epoch (8), zero (1); unconfirmed: epoch (8), since when (6);
 //! dead: reason (1), died (6). `order` is a number that rises with every timer that is put on a
-//! queue of the partition.
+//! queue of the partition; in parks, with the class above it
+//! ([`mtimer_store::listing::park_position`]).
 
 use std::cmp::Ordering;
 
 use bytes::{Buf, BufMut, Bytes};
 use fjall::Slice;
+use mtimer_store::listing::{park_position, park_start};
 use mtimer_store::table::At;
-use mtimer_types::{DeadReason, Epoch, PartitionId, Time, TimerId};
+use mtimer_types::{DeadReason, Epoch, PartitionId, Priority, Time, TimerId};
 
 use crate::group;
 
@@ -76,6 +78,42 @@ pub(crate) enum Queue {
     Taken,
     Dead,
     Unconfirmed,
+}
+
+/// A part of a queue that has a first order of its own: of a park each class, else all of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum QueuePart {
+    Class { dest: u32, priority: Priority },
+    Taken,
+    Dead,
+    Unconfirmed,
+}
+
+impl QueuePart {
+    pub(crate) const fn queue(self) -> Queue {
+        match self {
+            Self::Class { dest, .. } => Queue::Parked { dest },
+            Self::Taken => Queue::Taken,
+            Self::Dead => Queue::Dead,
+            Self::Unconfirmed => Queue::Unconfirmed,
+        }
+    }
+
+    /// The order at which it ends, exclusive.
+    pub(crate) const fn end(self) -> u64 {
+        match self {
+            Self::Class { priority, .. } => park_start(priority) + park_start(Priority::High),
+            Self::Taken | Self::Dead | Self::Unconfirmed => u64::MAX,
+        }
+    }
+
+    /// Its order with this number.
+    pub(crate) const fn order(self, number: u64) -> u64 {
+        match self {
+            Self::Class { priority, .. } => park_position(priority, number),
+            Self::Taken | Self::Dead | Self::Unconfirmed => number,
+        }
+    }
 }
 
 /// Bytes of an id that follow its birth due time.

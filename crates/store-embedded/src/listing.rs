@@ -16,7 +16,7 @@ use mtimer_store::{
 use mtimer_types::{Destination, Time, TimerId};
 
 use crate::fault::Fault;
-use crate::layout::{Queue, RecordPosition, Space, parse_pending_key, pending_key};
+use crate::layout::{QueuePart, RecordPosition, Space, parse_pending_key, pending_key};
 use crate::partition::DestinationMirror;
 use crate::remembered::{bucket_key, bucket_of};
 use crate::table::{PartitionTable, read_row};
@@ -140,19 +140,21 @@ impl PartitionTable<'_> {
     /// A page of a listing. Reading it from the beginning raises its floor.
     pub(crate) fn list(&mut self, listing: &Listing) -> Result<ListPage, Fault> {
         let Listing { of, cursor, limit } = listing;
-        let queue = match of {
-            Listed::Dead(_) => Queue::Dead,
-            Listed::Taken => Queue::Taken,
-            Listed::Unconfirmed => Queue::Unconfirmed,
-            Listed::Parked(dest) => match self.destinations.find(dest) {
-                Some(dest) => Queue::Parked { dest },
-                None => return Ok(of.page([], None)),
-            },
+        let limit = (*limit as usize).max(1);
+        let part = match of {
+            Listed::Dead(_) => QueuePart::Dead,
+            Listed::Taken => QueuePart::Taken,
+            Listed::Unconfirmed => QueuePart::Unconfirmed,
+            Listed::Parked(dest) => {
+                let Some(dest) = self.destinations.find(dest) else { return Ok(of.page([], None)) };
+                let (rows, next) = self.park(dest, *cursor, limit)?;
+                return Ok(of.page(rows.into_iter().map(|(_, row)| row), next));
+            }
         };
-        let Some(floor) = self.partition.queue_floor(queue).copied() else { return Ok(of.page([], None)) };
-        let (rows, next) = self.queue(queue, (*cursor).max(floor), *limit as usize)?;
+        let Some(floor) = self.partition.queue_floor(part).copied() else { return Ok(of.page([], None)) };
+        let (rows, next) = self.queue(part, (*cursor).max(floor), limit)?;
         if *cursor <= floor {
-            self.raise_queue_floor(queue, &rows);
+            self.raise_queue_floor(part, rows.first().map(|(order, _)| *order));
         }
         Ok(of.page(rows.into_iter().map(|(_, row)| row), next))
     }

@@ -9,10 +9,10 @@ use fjall::Slice;
 use mtimer_store::bulk::BulkJob;
 use mtimer_store::settings::settings_from_bytes;
 use mtimer_store::{Census, Controls, Counts, InFlight, LaneError, OwnerRecord};
-use mtimer_types::{Epoch, Nonce, PartitionId, StoredSettings, Term, Time, TimerId};
+use mtimer_types::{Epoch, Nonce, PartitionId, Priority, StoredSettings, Term, Time, TimerId};
 
 use crate::lane_shared::LaneShared;
-use crate::layout::{FactName, Queue, Space, fact_key};
+use crate::layout::{FactName, QueuePart, Space, fact_key};
 use crate::tree::Tree;
 
 pub(crate) struct PartitionMirror {
@@ -48,8 +48,8 @@ pub(crate) struct StoredOwner {
 pub(crate) struct DestinationMirror {
     /// Stored with every batch.
     pub(crate) counts: Counts,
-    /// No parked one has a lower order.
-    pub(crate) park_floor: u64,
+    /// No parked one of a class has a lower order.
+    pub(crate) park_floors: [u64; Priority::COUNT],
 }
 
 /// Counts that are stored with every batch.
@@ -108,16 +108,16 @@ impl PartitionMirror {
         }
     }
 
-    /// The order below which a queue has no rows; `None`: a park without timers.
-    pub(crate) fn queue_floor(&mut self, queue: Queue) -> Option<&mut u64> {
-        match queue {
-            Queue::Parked { dest } => {
+    /// The order below which a part of a queue has no rows; `None`: a park without timers.
+    pub(crate) fn queue_floor(&mut self, part: QueuePart) -> Option<&mut u64> {
+        match part {
+            QueuePart::Class { dest, priority } => {
                 let dest = self.dests.get_mut(&dest).filter(|dest| dest.counts.parked > 0);
-                dest.map(|dest| &mut dest.park_floor)
+                dest.map(|dest| &mut dest.park_floors[priority.rank()])
             }
-            Queue::Taken => Some(&mut self.taken_floor),
-            Queue::Unconfirmed => Some(&mut self.unconfirmed_floor),
-            Queue::Dead => Some(&mut self.dead_floor),
+            QueuePart::Taken => Some(&mut self.taken_floor),
+            QueuePart::Unconfirmed => Some(&mut self.unconfirmed_floor),
+            QueuePart::Dead => Some(&mut self.dead_floor),
         }
     }
 

@@ -38,7 +38,9 @@ impl Committer {
             }
             FactName::Counts(p, dest) => {
                 let counts = decode_counts(value).ok_or(unreadable)?;
-                self.partition(p)?.dests.insert(dest, DestinationMirror { counts, park_floor: 0 });
+                self.partition(p)?
+                    .dests
+                    .insert(dest, DestinationMirror { counts, ..DestinationMirror::default() });
             }
             FactName::Bulk(p, number) => {
                 let job = decode_bulk(number, value).ok_or(Fault::Damaged("a bulk job is unreadable"))?;

@@ -12,11 +12,12 @@ use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
 use fjall::Slice;
+use mtimer_store::listing::park_position;
 use mtimer_store::remembered::{RememberedAnswer, decode_ended, encode_ended};
 use mtimer_store::settings::settings_to_bytes;
 use mtimer_store::table::{At, Context, Row, Table};
 use mtimer_store::{Controls, InFlight, LaneError, Place, Record, RequestId, Retained};
-use mtimer_types::{Destination, Ended, Key, Target, Time, TimerId};
+use mtimer_types::{Destination, Ended, Key, Priority, Target, Time, TimerId};
 
 use crate::destinations::DestinationNumbers;
 use crate::fault::Fault;
@@ -151,7 +152,8 @@ impl<'a> PartitionTable<'a> {
     }
 
     /// Where a row goes. It stays where it is if it stays in its place.
-    fn next_position(&mut self, dest: u32, at: At, old: Option<RecordPosition>) -> RecordPosition {
+    fn next_position(&mut self, dest: u32, row: &Row, old: Option<RecordPosition>) -> RecordPosition {
+        let at = row.at;
         match (at, old) {
             (At::Pending { fire, .. }, _) => return RecordPosition::Pending { fire },
             (At::Parked, Some(old @ RecordPosition::Parked { .. }))
@@ -163,7 +165,9 @@ impl<'a> PartitionTable<'a> {
         self.partition.counters.order += 1;
         let order = self.partition.counters.order;
         match at {
-            At::Parked => RecordPosition::Parked { dest, order },
+            At::Parked => {
+                RecordPosition::Parked { dest, order: park_position(row.record.timer.priority(), order) }
+            }
             At::Taken { .. } => RecordPosition::Taken { order },
             At::Unconfirmed { .. } => RecordPosition::Unconfirmed { order },
             At::Pending { .. } | At::Dead { .. } => RecordPosition::Dead { order },
@@ -190,7 +194,7 @@ impl<'a> PartitionTable<'a> {
         counters.census.shift(before, after);
         let mirror = self.partition.dests.entry(dest).or_default();
         if mirror.counts.parked == 0 {
-            mirror.park_floor = counters.order;
+            mirror.park_floors = Priority::ALL.map(|priority| park_position(priority, counters.order));
         }
         mirror.counts.shift(before, after);
         if self.recounted.last() != Some(&dest) {
@@ -304,7 +308,7 @@ impl Table for PartitionTable<'_> {
         let id = after.id();
         let old = before.map(|row| self.position_of(row)).transpose()?;
         let dest = self.destinations.number(&after.record.timer.dest, self.tree)?;
-        let new = self.next_position(dest, after.at, old);
+        let new = self.next_position(dest, &after, old);
         if old != Some(new) {
             if let Some(old) = old {
                 self.leave(id, old);

@@ -1,6 +1,6 @@
 //! Listings of a partition's timers, in pages.
 
-use mtimer_types::{DeadReason, Destination, Epoch, Time};
+use mtimer_types::{DeadReason, Destination, Epoch, Priority, Time};
 
 use crate::record::Record;
 use crate::table::{At, Row};
@@ -26,8 +26,34 @@ pub enum Listed {
     Taken,
     /// Unconfirmed timers, the longest unconfirmed first.
     Unconfirmed,
-    /// Parked timers of one destination, about the longest parked first.
+    /// Parked timers of one destination, the most urgent first, of one class about the longest parked
+    /// first. Cursors are positions: see [`park_position`].
     Parked(Destination),
+}
+
+/// Numbers of one class in a park. The highest position of all is exact as a float, too.
+const PARK_NUMBERS: u64 = 1 << 50;
+
+/// Where the timer with this number stands in its destination's park. Numbers rise with every timer
+/// that is put on a listing of the partition.
+pub const fn park_position(priority: Priority, number: u64) -> u64 {
+    park_start(priority) + number % PARK_NUMBERS
+}
+
+/// Where a class begins in a park: the cursor from which it, and what is less urgent, is read.
+pub const fn park_start(priority: Priority) -> u64 {
+    priority.rank() as u64 * PARK_NUMBERS
+}
+
+/// The number of the timer that stands there.
+pub const fn park_number(position: u64) -> u64 {
+    position % PARK_NUMBERS
+}
+
+/// The class of the timer that stands there; `None`: none does.
+pub const fn park_priority(position: u64) -> Option<Priority> {
+    let rank = position / PARK_NUMBERS;
+    if rank < Priority::COUNT as u64 { Priority::from_u8(rank as u8) } else { None }
 }
 
 impl Listed {
@@ -166,4 +192,28 @@ pub struct Unconfirmed {
     pub epoch: Epoch,
     /// When it became unconfirmed.
     pub since: Time,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_in_a_park_are_in_the_order_of_classes_then_of_numbers() {
+        let last = PARK_NUMBERS - 1;
+        let all: Vec<u64> = Priority::ALL
+            .into_iter()
+            .flat_map(|priority| [0, 1, 70_000, last].map(|number| park_position(priority, number)))
+            .collect();
+        assert!(all.is_sorted_by(|a, b| a < b));
+        for priority in Priority::ALL {
+            for number in [0, 1, 70_000, last] {
+                let position = park_position(priority, number);
+                assert_eq!((park_priority(position), park_number(position)), (Some(priority), number));
+                assert_eq!(position as f64 as u64, position, "Redis has it as a float");
+            }
+            assert_eq!(park_start(priority), park_position(priority, 0));
+        }
+        assert_eq!(park_priority(u64::MAX), None);
+    }
 }

@@ -152,7 +152,8 @@ mod tests {
     }
 
     fn paused(reason: &str) -> DestinationSettings {
-        DestinationSettings { pause: Some(Pause { reason: reason.into(), ..Pause::default() }) }
+        let pause = Pause { reason: reason.into(), ..Pause::default() };
+        DestinationSettings { pause: Some(pause), ..DestinationSettings::default() }
     }
 
     fn version(stored: Stored) -> u64 {
@@ -167,7 +168,7 @@ mod tests {
         let (since, until) = (Time::MAX, Some(Time::MAX));
         let pause = Pause { since, until, over_ms: u64::MAX, by: text(), reason: text() };
         let dest = Destination::new(&name, &name).unwrap();
-        let settings = DestinationSettings { pause: Some(pause) };
+        let settings = DestinationSettings { pause: Some(pause), strict_priority: true };
         let row = StoredSettings { dest, version: u64::MAX, settings };
         let bytes = settings_to_bytes(&row);
         assert!(bytes.len() < 1_024, "it has {} bytes", bytes.len());

@@ -18,6 +18,7 @@
 //! | import of which it is, and what its release does ([`Extensions::staging`]) | 73 | a record | [`Staging::to_bytes`] |
 //! | when the first of its debounce was accepted ([`Extensions::debounced_since`]) | 76 | a record | ms, 8 bytes, little endian |
 //! | attempts whose handlers answered later ([`Extensions::postponed`]) | 80 | a record | two varints: how many in a row, number of the last |
+//! | class among those that wait ([`Extensions::priority`]) | 92 | a timer | 1: its number; that of a normal timer has none |
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,6 +28,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use crate::Time;
 use crate::import::Staging;
 use crate::limits::{MAX_EXTENSIONS, MAX_EXTENSIONS_BYTES};
+use crate::priority::Priority;
 use crate::story::{self, FailedAttempt};
 use crate::varint::{BadVarint, put_varint, take_varint};
 
@@ -48,6 +50,8 @@ pub const STAGING: u32 = 18 << 2 | MUST_BE_UNDERSTOOD;
 pub const DEBOUNCED_SINCE: u32 = 19 << 2;
 /// Tag of [`Extensions::postponed`].
 pub const POSTPONED: u32 = 20 << 2;
+/// Tag of [`Extensions::priority`].
+pub const PRIORITY: u32 = 23 << 2;
 
 /// The attempts of a timer whose handlers answered later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -211,6 +215,24 @@ impl Extensions {
     /// Sets [`Self::debounced_since`]. Extensions that are full stay as they are.
     pub fn set_debounced_since(&mut self, first: Time) {
         self.set(DEBOUNCED_SINCE, &first.as_ms().to_le_bytes());
+    }
+
+    /// The class of a timer with these. One that this version does not know is normal.
+    pub fn priority(&self) -> Priority {
+        let read = |value: &[u8]| Priority::from_u8(*value.first()?);
+        self.value(PRIORITY).and_then(read).unwrap_or_default()
+    }
+
+    /// The same with this class. Normal timers have no field of it.
+    ///
+    /// # Errors
+    ///
+    /// [`ExtensionError`] beyond a limit.
+    pub fn with_priority(&self, priority: Priority) -> Result<Self, ExtensionError> {
+        match priority {
+            Priority::Normal => Ok(self.without(PRIORITY)),
+            Priority::Urgent | Priority::High | Priority::Low => self.with(PRIORITY, &[priority as u8]),
+        }
     }
 
     /// Which attempts were postponed by their handlers.
@@ -540,6 +562,23 @@ mod tests {
         assert_eq!(extensions.postponed(), Postponed { in_a_row: 1, last: 70_000 });
         assert_eq!(extensions.iter().map(|(tag, _)| tag).collect::<Vec<_>>(), [4, 80, 84]);
         assert_eq!(of(&[(80, "")]).postponed(), Postponed::default());
+    }
+
+    #[test]
+    fn a_normal_timer_has_no_byte_of_its_priority() {
+        let before = of(&[(4, "a"), (96, "c")]);
+        for priority in Priority::ALL {
+            let with = before.with_priority(priority).unwrap();
+            let tags = with.iter().map(|(tag, _)| tag).collect::<Vec<_>>();
+            assert_eq!((with.priority(), with.not_understood()), (priority, None));
+            assert_eq!(tags.contains(&92), priority != Priority::Normal);
+            assert_eq!(with.same_content(&before), priority == Priority::Normal, "it is content");
+            assert_eq!(with.with_priority(Priority::Normal).unwrap(), before);
+        }
+        for unknown in ["", "\u{9}"] {
+            assert_eq!(of(&[(92, unknown)]).priority(), Priority::Normal);
+        }
+        assert!(Extensions::new((0..16).map(|tag| (tag, ""))).unwrap().with_priority(Priority::Low).is_err());
     }
 
     #[test]

@@ -12,6 +12,9 @@ use crate::time::Time;
 pub struct DestinationSettings {
     /// The pause, or the last one: it is kept when deliveries have begun again.
     pub pause: Option<Pause>,
+    /// Of the timers that wait the most urgent class always goes first, however long others wait.
+    /// Else each class has its share of the turns.
+    pub strict_priority: bool,
 }
 
 impl DestinationSettings {
@@ -101,7 +104,7 @@ mod tests {
     const NOW: Time = Time::from_ms(1_700_000_000_000);
 
     fn paused(pause: Pause) -> DestinationSettings {
-        DestinationSettings { pause: Some(pause) }
+        DestinationSettings { pause: Some(pause), ..DestinationSettings::default() }
     }
 
     #[test]

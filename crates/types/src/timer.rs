@@ -3,7 +3,9 @@
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, de};
 
-use crate::{Destination, Extensions, Headers, InvalidTimer, Key, RetryTiers, Time, TimerId, limits};
+use crate::{
+    Destination, Extensions, Headers, InvalidTimer, Key, Priority, RetryTiers, Time, TimerId, limits,
+};
 
 /// Says how often a callback may be delivered.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
@@ -163,6 +165,11 @@ impl Timer {
             headers: Headers::NONE,
             extensions: Extensions::NONE,
         }
+    }
+
+    /// Its class among the timers of its destination that wait.
+    pub fn priority(&self) -> Priority {
+        self.extensions.priority()
     }
 
     /// Says whether `at` is after the deadline: then no delivery begins.

@@ -9,7 +9,9 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
-use mtimer_client::{Destination, Headers, Key, KeyPolicy, Mode, PartitionId, Schedule, Time, TimerId, When};
+use mtimer_client::{
+    Destination, Headers, Key, KeyPolicy, Mode, PartitionId, Priority, Schedule, Time, TimerId, When,
+};
 use mtimer_types::SlotWidth;
 use mtimer_types::hash::Fnv64;
 use serde::de::{self, SeqAccess, Visitor};
@@ -42,6 +44,8 @@ struct TimerRow {
     headers: Headers,
     #[serde(default)]
     mode: Option<Mode>,
+    #[serde(default)]
+    priority: Option<Priority>,
     #[serde(default)]
     deadline: Option<TimeInput>,
     #[serde(default)]
@@ -77,6 +81,7 @@ pub(crate) struct Fields {
     pub(crate) payload: Bytes,
     pub(crate) headers: Headers,
     pub(crate) mode: Option<Mode>,
+    pub(crate) priority: Option<Priority>,
     pub(crate) deadline: Option<Deadline>,
     pub(crate) retry: Option<Vec<Duration>>,
     pub(crate) callback_timeout: Option<Duration>,
@@ -112,6 +117,7 @@ impl Fields {
             payload,
             headers: line.headers,
             mode: line.mode,
+            priority: line.priority,
             deadline: line.deadline.map(TimeInput::deadline).transpose()?,
             retry: line.retry.map(|d| d.0),
             callback_timeout: line.callback_timeout.as_deref().map(moment::span).transpose()?,
@@ -148,6 +154,7 @@ impl Maker {
         let dest = self.destination(&fields)?;
         let defaults = &self.defaults;
         let mode = fields.mode.or(defaults.mode);
+        let priority = fields.priority.or(defaults.priority);
         let deadline = fields.deadline.or(defaults.deadline);
         let retry = fields.retry.or_else(|| defaults.retry.clone());
         let timeout = fields.callback_timeout.or(defaults.callback_timeout);
@@ -163,6 +170,10 @@ impl Maker {
                     content.part(&fields.payload);
                     content.headers(&headers);
                     content.part(format!("{mode:?} {deadline:?} {retry:?} {timeout:?}").as_bytes());
+                    // Without one a line has the id that it had before there were priorities.
+                    if let Some(priority) = priority {
+                        content.part(priority.name().as_bytes());
+                    }
                     let width = SlotWidth::for_distance(due.ms_since(now));
                     let partition = PartitionId::of_key(&dest, &key, self.partitions);
                     schedule = schedule.id(TimerId::with_width(due, width, partition, content.finish()));
@@ -171,6 +182,7 @@ impl Maker {
             }
         }
         schedule = schedule.payload(fields.payload).headers(headers).mode(mode.unwrap_or_default());
+        schedule = schedule.priority(priority.unwrap_or_default());
         if let Some(deadline) = deadline {
             schedule = schedule.deadline(deadline.after(when));
         }

@@ -1,4 +1,4 @@
-//! destination: pause, resume, list, get.
+//! destination: pause, resume, list, get, set.
 
 use serde_json::{Value, json};
 
@@ -85,7 +85,7 @@ fn settings_are_listed_and_shown() {
     let lines: Vec<&str> = paused.out.lines().collect();
     assert_eq!(
         lines[0].split_whitespace().collect::<Vec<_>>(),
-        ["destination", "state", "since", "until", "by", "reason"]
+        ["destination", "state", "since", "until", "by", "reason", "order"]
     );
     assert!(
         lines.len() == 2 && lines[1].starts_with("shop/mail") && lines[1].contains("paused"),
@@ -133,4 +133,33 @@ fn what_cannot_be_is_said() {
     assert!(text.err.contains("the reason has 257 bytes, the limit is 256"), "{}", text.err);
     let week = dev.run(&[&pause[..], &["--for", "1h", "--over", "8days"]].concat()).code(4);
     assert!(week.err.contains("the limit is 604800000 ms"), "{}", week.err);
+}
+
+#[test]
+fn the_order_is_set_and_urgent_timers_go_first() {
+    let dev = Dev::start();
+    let before = dev.destination("get", &[]);
+    assert_eq!((&before["order"], &before["version"]), (&json!("weighted"), &json!(0)));
+    let set = dev.destination("set", &["--order", "strict"]);
+    assert_eq!(set, json!({ "group": "shop", "app": "orders", "version": 1, "order": "strict" }));
+    // A pause changes nothing of it.
+    dev.destination("pause", &[]);
+    let schedule = |payload: &str, args: &[&str]| {
+        let common = ["--in", "0s", "--payload", payload, "--json"];
+        dev.run(&[&["schedule"], &ORDERS[..], &common, args].concat()).ok().json()["id"].clone()
+    };
+    schedule("low", &["--priority", "low"]);
+    schedule("normal", &[]);
+    let urgent = schedule("urgent", &["--priority", "urgent"]);
+    let shown = dev.run(&["get", urgent.as_str().unwrap(), "--json"]).ok().json();
+    assert_eq!((&shown["priority"], shown.get("unknown_extensions")), (&json!("urgent"), None));
+    dev.wait_for("all wait", |status| status["parked"] == 3);
+    dev.destination("resume", &[]);
+    assert_eq!(dev.destination("get", &[])["order"], "strict");
+    let listen = [&["listen", "--json", "--count", "3", "--concurrency", "1"], &ORDERS[..]].concat();
+    let lines = dev.run(&listen).ok().lines();
+    let payloads: Vec<&str> = lines.iter().filter_map(|line| line["payload"].as_str()).collect();
+    assert_eq!(payloads, ["urgent", "normal", "low"]);
+    dev.destination("set", &["--order", "weighted"]);
+    assert_eq!(dev.destination("get", &[])["order"], "weighted");
 }

@@ -59,11 +59,12 @@ impl Engine {
         };
         let Some(entry) = p.table.get_mut(id).filter(is_meant) else { return };
         entry.state = EntryState::Due;
-        let (dest, deadline) = (entry.dest, entry.record.timer.deadline);
+        let timer = &entry.record.timer;
+        let (dest, priority, deadline) = (entry.dest, timer.priority(), timer.deadline);
         match self.clearance(now, id, Stage::Due) {
             Clearance::Send => {
                 self.set_state(id, EntryState::Ready { since: now.mono_ms });
-                self.roster.dest_mut(dest).ready.push(id, deadline);
+                self.roster.dest_mut(dest).ready.push(id, priority, deadline);
                 self.roster.touch(dest);
             }
             Clearance::Hold => self.hold(now, id),
@@ -156,7 +157,8 @@ impl Engine {
     /// The first timer of the destination's queue that may be sent now.
     fn next_ready(&mut self, now: Now, dest: DestIx) -> Option<TimerId> {
         loop {
-            let id = self.roster.dest_mut(dest).ready.pop_front()?;
+            let d = self.roster.dest_mut(dest);
+            let (id, class) = d.ready.pop_next(d.policy.is_strict())?;
             let Some(facts) = self.facts(now, id) else { continue };
             if !facts.entry.state.is_ready() {
                 continue;
@@ -164,7 +166,10 @@ impl Engine {
             let (deadline, answer) = (facts.entry.record.timer.deadline, clearance(Stage::Offered, &facts));
             self.roster.dest_mut(dest).ready.leave(id, deadline);
             match answer {
-                Clearance::Send => return Some(id),
+                Clearance::Send => {
+                    self.roster.dest_mut(dest).ready.took(class);
+                    return Some(id);
+                }
                 other => self.not_offered(now, id, other),
             }
         }
@@ -407,6 +412,6 @@ impl Facts for TimerFacts<'_> {
     }
 
     fn is_backlog_full(&self) -> bool {
-        self.engine.parks_new(self.entry.dest)
+        self.engine.parks_new(self.entry.dest, self.entry.record.timer.priority())
     }
 }

@@ -233,6 +233,7 @@ mod tests {
     use mtimer_types::PartitionId;
 
     use super::super::destination_members::{DestinationMembers, MemberRef};
+    use super::super::parks::ArrivedPage;
     use super::*;
     use crate::api::SessionId;
 
@@ -306,8 +307,9 @@ mod tests {
         dest.enter();
         dest.parks.add_found(at, 5);
         assert_eq!((dest.pending(), dest.awaits_credit()), (6, true));
-        dest.parks.begin_fetch(5, 0);
-        dest.parks.page_arrived(at, 2, None, false);
+        dest.parks.begin_fetch(5, |_| 0, false);
+        let next = Some(1);
+        dest.parks.page_arrived(at, &ArrivedPage { coming: 2, next, ..ArrivedPage::default() });
         (0..2).for_each(|_| dest.enter());
         assert_eq!(dest.pending(), 6);
         (0..2).for_each(|_| dest.parks.one_returned(at));

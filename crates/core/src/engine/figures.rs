@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use mtimer_store::BulkEnd;
-use mtimer_types::{BulkId, Time};
+use mtimer_types::{BulkId, Time, TimerId};
 
 use super::Engine;
 use super::destination_members::DestIx;
@@ -100,11 +100,13 @@ impl Engine {
 
     /// When the first timer of a destination was due that waits for credit.
     pub(super) fn first_ready(&self, ix: DestIx) -> Option<Time> {
-        self.roster.dest(ix).ready.iter().find_map(|id| {
+        let since = |id: TimerId| {
             let p = self.partitions.get(id.partition())?;
             let entry = p.table.get(id)?;
             entry.state.is_ready().then_some(entry.record.late_from())
-        })
+        };
+        let classes = self.roster.dest(ix).ready.by_class();
+        classes.filter_map(|mut ids| ids.find_map(since)).min()
     }
 
     /// Adds the due timers that wait for a claim. `all` is in the order of its numbers.

@@ -109,6 +109,7 @@ mod table;
 mod tests;
 mod timeouts;
 mod transitions;
+mod turns;
 
 use std::collections::VecDeque;
 use std::sync::Arc;

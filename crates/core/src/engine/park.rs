@@ -3,13 +3,14 @@
 
 use mtimer_store::ops::MoveAnswer;
 use mtimer_store::{Listed, Listing, Page, Record};
-use mtimer_types::{Destination, LateCause, PartitionId, TimerId};
+use mtimer_types::{Destination, LateCause, PartitionId, Priority, TimerId};
 
 use super::Engine;
 use super::backlog_limit::{BacklogLimit, backlog_limit};
 use super::calls::OpenCall;
 use super::destination_members::DestIx;
 use super::flow::StallThresholds;
+use super::parks::{ArrivedPage, FetchedPage, classes_of};
 use super::pending::Own;
 use super::table::{EntryState, TakeState, TimerEntry};
 use crate::api::{Call, Counter, Now};
@@ -28,8 +29,9 @@ impl Engine {
     }
 
     /// Whether a timer of this destination that comes due is parked at once.
-    pub(super) fn parks_new(&self, dest: DestIx) -> bool {
-        self.backlog_limit(dest).parks_new(self.roster.dest(dest).ready.len())
+    /// Less urgent ones make room for it: they are parked soon.
+    pub(super) fn parks_new(&self, dest: DestIx, priority: Priority) -> bool {
+        self.backlog_limit(dest).parks_new(self.roster.dest(dest).ready.len_before(priority))
     }
 
     /// Parks the timers that wait for credit beyond the limit. Called every
@@ -50,8 +52,8 @@ impl Engine {
         }
     }
 
-    /// Parks timers that wait beyond the first `most`, the last one first, as far as they have
-    /// waited for `after_ms`.
+    /// Parks timers that wait beyond the first `most`, the last one of the least urgent class first,
+    /// as far as they have waited for `after_ms`.
     fn park_beyond(&mut self, now: Now, dest: DestIx, most: usize, after_ms: u64) {
         while self.roster.dest(dest).ready.len() > most {
             let Some(id) = self.roster.dest(dest).ready.back() else { return };
@@ -122,11 +124,13 @@ impl Engine {
             let d = self.roster.dest_mut(dest);
             let parked = d.parks.count().saturating_sub(u64::from(d.parks.returning()));
             let credit = d.policy.may_return(now.time, parked).map_or(credit, |may| may.min(credit));
-            let Some((at, limit)) = d.parks.begin_fetch(credit, d.ready.len() as u64) else { return };
+            let waiting = |class| d.ready.len_before(class) as u64;
+            let Some(page) = d.parks.begin_fetch(credit, waiting, d.policy.is_strict()) else { return };
+            let FetchedPage { at, cursor, limit } = page;
             d.policy.return_begins(u64::from(limit));
             let name = d.name().clone();
             // A partition that is not owned any more has no parks.
-            let listing = Listing { of: Listed::Parked(name.clone()), cursor: 0, limit };
+            let listing = Listing { of: Listed::Parked(name.clone()), cursor, limit };
             self.call(at, OpenCall::Parked { dest: name }, Call::List(listing));
         }
     }
@@ -139,6 +143,7 @@ impl Engine {
         }
         let dest = self.roster.dest_ix(dest);
         let oldest = page.rows.iter().map(Record::late_from).min();
+        let classes = classes_of(&page.rows);
         let resumed = self.roster.dest(dest).policy.resumed();
         let mut coming = 0;
         for mut record in page.rows {
@@ -158,8 +163,8 @@ impl Engine {
             self.roster.dest_mut(dest).enter();
             coming += 1;
         }
-        let is_last = page.next.is_none();
-        self.roster.change_park(dest, at, |parks| parks.page_arrived(at, coming, oldest, is_last));
+        let arrived = ArrivedPage { coming, oldest, classes, next: page.next };
+        self.roster.change_park(dest, at, |parks| parks.page_arrived(at, &arrived));
     }
 
     pub(super) fn unparked(&mut self, now: Now, id: TimerId, answer: MoveAnswer) {

@@ -45,8 +45,7 @@ impl Policies {
         if self.known.is_empty() {
             return Policy::default();
         }
-        let pause = self.known.get(dest).and_then(|row| row.settings.pause.as_ref());
-        Policy::of(pause, self.now)
+        self.known.get(dest).map_or_else(Policy::default, |row| Policy::of(&row.settings, self.now))
     }
 
     /// Looks at the clock. Returns the destinations whose pauses have ended since.
@@ -86,7 +85,8 @@ mod tests {
 
     fn row(version: u64, until: Option<u64>) -> StoredSettings {
         let pause = Pause { until: until.map(|ms| NOW + ms), ..Pause::default() };
-        StoredSettings { dest: dest(), version, settings: DestinationSettings { pause: Some(pause) } }
+        let settings = DestinationSettings { pause: Some(pause), ..DestinationSettings::default() };
+        StoredSettings { dest: dest(), version, settings }
     }
 
     fn policies() -> Policies {

@@ -4,7 +4,7 @@
 //! After a pause that ends slowly, what was parked comes back in proportion to the time.
 //! Not in here: the settings themselves, and when a pause ends (`policies`).
 
-use mtimer_types::{Pause, Time};
+use mtimer_types::{DestinationSettings, Time};
 
 /// Parts of a timer in which a share of the time is reckoned.
 const PARTS: u64 = 1_000;
@@ -13,6 +13,7 @@ const PARTS: u64 = 1_000;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Policy {
     is_paused: bool,
+    is_strict: bool,
     /// When deliveries have begun again after the last pause.
     resumed: Option<Time>,
     release: Option<GradualRelease>,
@@ -30,15 +31,21 @@ struct GradualRelease {
 }
 
 impl Policy {
-    /// The policy under a pause, as it is at this time.
-    pub(super) fn of(pause: Option<&Pause>, now: Time) -> Self {
-        let Some(pause) = pause else { return Self::default() };
+    /// The policy under these settings, as it is at this time.
+    pub(super) fn of(settings: &DestinationSettings, now: Time) -> Self {
+        let is_strict = settings.strict_priority;
+        let Some(pause) = &settings.pause else { return Self { is_strict, ..Self::default() } };
         if !pause.is_over(now) {
-            return Self { is_paused: true, ..Self::default() };
+            return Self { is_paused: true, is_strict, ..Self::default() };
         }
         let end = pause.until.map(|until| until + pause.over_ms).filter(|end| *end > now);
         let release = end.map(|end| GradualRelease { end, reckoned: now, share: 0 });
-        Self { is_paused: false, resumed: pause.until, release }
+        Self { is_paused: false, is_strict, resumed: pause.until, release }
+    }
+
+    /// Whether the most urgent timers always go first.
+    pub(super) fn is_strict(&self) -> bool {
+        self.is_strict
     }
 
     /// Whether nothing of the destination may be sent.
@@ -84,28 +91,42 @@ impl Policy {
 
 #[cfg(test)]
 mod tests {
+    use mtimer_types::Pause;
+
     use super::*;
 
     const NOW: Time = Time::from_ms(1_000_000);
 
-    fn pause(until: Option<u64>, over_ms: u64) -> Pause {
-        Pause { since: NOW - 500, until: until.map(|ms| NOW + ms), over_ms, ..Pause::default() }
+    fn pause(until: Option<u64>, over_ms: u64) -> DestinationSettings {
+        let until = until.map(|ms| NOW + ms);
+        let pause = Pause { since: NOW - 500, until, over_ms, ..Pause::default() };
+        DestinationSettings { pause: Some(pause), ..DestinationSettings::default() }
+    }
+
+    #[test]
+    fn the_order_is_as_it_was_set_while_it_is_paused_and_not() {
+        for strict_priority in [false, true] {
+            for settings in [DestinationSettings::default(), pause(None, 0), pause(Some(0), 9)] {
+                let settings = DestinationSettings { strict_priority, ..settings };
+                assert_eq!(Policy::of(&settings, NOW).is_strict(), strict_priority);
+            }
+        }
     }
 
     #[test]
     fn nothing_comes_back_while_it_is_paused() {
-        let mut policy = Policy::of(Some(&pause(None, 0)), NOW);
+        let mut policy = Policy::of(&pause(None, 0), NOW);
         assert!(policy.is_paused() && policy.resumed().is_none());
         assert_eq!(policy.may_return(NOW + 9_999, 50), Some(0));
-        assert!(Policy::of(Some(&pause(Some(1), 0)), NOW).is_paused());
-        let mut over = Policy::of(Some(&pause(Some(1), 0)), NOW + 1);
+        assert!(Policy::of(&pause(Some(1), 0), NOW).is_paused());
+        let mut over = Policy::of(&pause(Some(1), 0), NOW + 1);
         assert_eq!((over.is_paused(), over.resumed()), (false, Some(NOW + 1)));
         assert_eq!(over.may_return(NOW + 1, 50), None);
     }
 
     #[test]
     fn what_was_parked_comes_back_evenly_over_the_time_that_was_set() {
-        let mut policy = Policy::of(Some(&pause(Some(0), 10_000)), NOW);
+        let mut policy = Policy::of(&pause(Some(0), 10_000), NOW);
         let (mut parked, mut back) = (1_000, Vec::new());
         for step in 0..=200 {
             let now = NOW + step * 50;
@@ -124,7 +145,7 @@ mod tests {
     #[test]
     fn a_new_owner_goes_on_where_the_time_is() {
         // Half of the time is over, and half of the timers are back.
-        let mut policy = Policy::of(Some(&pause(Some(0), 10_000)), NOW + 5_000);
+        let mut policy = Policy::of(&pause(Some(0), 10_000), NOW + 5_000);
         assert_eq!(policy.may_return(NOW + 5_000, 500), Some(0));
         assert_eq!(policy.may_return(NOW + 6_000, 500), Some(100));
     }

@@ -10,6 +10,7 @@ use mtimer_types::{Destination, PartitionId, Time};
 use super::Engine;
 use super::calls::OpenCall;
 use super::destination_members::DestIx;
+use super::parks::classes_of;
 use super::pending::Own;
 use crate::api::{Call, Now};
 
@@ -56,6 +57,7 @@ impl Engine {
             return;
         }
         let oldest = page.rows.iter().map(Record::late_from).min();
+        let classes = classes_of(&page.rows);
         let mut earliest = None;
         for record in page.rows {
             let (id, deadline) = (record.timer.id, record.timer.deadline);
@@ -69,7 +71,7 @@ impl Engine {
             }
         }
         let ix = self.roster.dest_ix(dest);
-        self.roster.change_park(ix, at, |parks| parks.note_swept(at, earliest, oldest));
+        self.roster.change_park(ix, at, |parks| parks.note_swept(at, earliest, oldest, classes));
     }
 
     /// Goes on with a sweep after its pause.

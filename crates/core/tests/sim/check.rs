@@ -54,6 +54,7 @@ impl History {
             format!("{id}: broker {} sends {epoch}/{attempt} at {}", m.broker, m.time)
         });
         self.check_pause(m, d);
+        self.check_priority(m, d);
         let newer = self.owners[usize::from(id.partition().0)].iter().find(|r| r.epoch > epoch).cloned();
         let Some(life) = self.lives.get_mut(&id).filter(|l| l.asked) else {
             return self.fail(ms, Some(id), "2: sent, and was never scheduled");

@@ -9,7 +9,10 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use mtimer_store::ops::{BulkActAnswer, Settle};
 use mtimer_store::{Answer, Op, Place, Record, Verdict};
 use mtimer_types::limits::REPEAT_HORIZON_MS;
-use mtimer_types::{Epoch, HandlerOutcome, ImportId, KeyPolicy, Mode, PartitionId, Time, Timer, TimerId};
+use mtimer_types::{
+    Destination, Epoch, HandlerOutcome, ImportId, KeyPolicy, Mode, PartitionId, Priority, Time, Timer,
+    TimerId,
+};
 
 use super::bulk::BulkWatch;
 use super::later::Postponements;
@@ -68,6 +71,13 @@ pub(super) struct Life {
     pub(super) is_untouched: bool,
     /// When the chain of debounces has begun of which it is the newest.
     pub(super) debounced: Option<Time>,
+    /// Whose it is, and how urgent.
+    pub(super) dest: Option<Destination>,
+    pub(super) priority: Priority,
+    /// Deliveries of less urgent timers in a row while it waited.
+    pub(super) passed_over: u32,
+    /// An edit that may hold it was asked for or applied last then, ms.
+    pub(super) edited_ms: u64,
     pub(super) deadline: Option<Time>,
     /// Requests that have given it another one and are not answered, each with the owner's epoch.
     pub(super) extensions: BTreeSet<(u64, Epoch)>,
@@ -244,6 +254,7 @@ impl History {
         let life = self.life(timer.id);
         life.cancel_asked |= cancelled;
         (life.asked, life.name, life.mode, life.deadline) = (true, name, timer.mode, timer.deadline);
+        (life.dest, life.priority) = (Some(timer.dest.clone()), timer.priority());
     }
 
     /// A handler has given an outcome.

@@ -11,7 +11,7 @@ use mtimer_protocol::sample::{self, Source};
 use mtimer_protocol::{ErrorCode, OpReply, Query, Request, RequestOp};
 use mtimer_types::{
     Bulk, BulkAction, BulkId, Destination, DestinationSettings, Filter, Headers, Key, KeyPolicy, Mode,
-    PartitionId, RetryTiers, SettingsVersion, Target, Time, Timer, TimerId,
+    PartitionId, Priority, RetryTiers, SettingsVersion, Target, Time, Timer, TimerId,
 };
 
 use super::import::Imports;
@@ -231,6 +231,10 @@ impl World {
             timer.headers = Headers::new([("tenant", "acme")]).expect("they are valid");
             timer.extensions = sample::extensions();
         }
+        if self.plan.priorities {
+            let priority = Priority::ALL[timer.id.random() as usize / 4 % Priority::COUNT];
+            timer.extensions = timer.extensions.with_priority(priority).expect("there is space for it");
+        }
         (timer.into(), policy)
     }
 
@@ -325,6 +329,7 @@ impl World {
     }
 
     pub(super) fn ask(&mut self, op: RequestOp) {
+        self.history.edit_asked(self.ms, &op);
         self.history.asked(&op);
         self.load.last_ask += 1;
         let ask = self.load.last_ask;

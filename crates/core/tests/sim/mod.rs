@@ -10,7 +10,7 @@
 //! to the store), `owners` (who has which partition), `clients`, `load` (their requests), `faults`,
 //! `clocks`, `finish` (the checks in the end), `history` (the events), `check` (the rules),
 //! `later` (what
-//! handlers put off), `operations` (what each operation means to both), `sabotage` (brokers that are broken on
+//! handlers put off), `priority` (who goes first), `operations` (what each operation means to both), `sabotage` (brokers that are broken on
 //! purpose).
 
 mod broker;
@@ -30,6 +30,7 @@ mod operations;
 mod owners;
 mod pause;
 pub(crate) mod plan;
+mod priority;
 mod sabotage;
 pub(crate) mod stats;
 mod story;

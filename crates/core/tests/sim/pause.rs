@@ -40,7 +40,7 @@ impl PauseWatch {
 /// Settings that a client may ask for: a pause that ends by itself, or none.
 pub(super) fn settings(now: Time, lasts_ms: Option<u64>) -> DestinationSettings {
     let pause = |ms| Pause { since: now, until: Some(now + ms), over_ms: ms / 2, ..Pause::default() };
-    DestinationSettings { pause: lasts_ms.map(pause) }
+    DestinationSettings { pause: lasts_ms.map(pause), ..DestinationSettings::default() }
 }
 
 impl History {

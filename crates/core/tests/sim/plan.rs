@@ -27,11 +27,13 @@ const NEWER_POLICIES: u64 = 3;
 const NEWER: u32 = 28;
 /// Bit of the upper half of a seed: handlers answer later, too.
 const LATER: u64 = 1 << NEWER;
+/// Bit of the upper half of a seed: timers have priorities.
+const PRIORITIES: u64 = 2 << NEWER;
 
 /// How many operations, questions and policies for keys have come since, and what else has: the
 /// upper half of a new seed. So a seed that is recorded keeps its history when another one comes.
 pub(crate) fn newer_requests() -> u64 {
-    newer_requests_with(RequestOp::NAMES.len() as u64, QUESTIONS) | NEWER_POLICIES << 24 | LATER
+    newer_requests_with(RequestOp::NAMES.len() as u64, QUESTIONS) | NEWER_POLICIES << 24 | LATER | PRIORITIES
 }
 
 /// The same as it was when each of the newer ones came, the last one first; of operations those
@@ -95,6 +97,8 @@ pub(crate) struct Plan {
     pub(crate) newer_policies: u64,
     /// Handlers answer later, too.
     pub(crate) postpones: bool,
+    /// Timers have priorities.
+    pub(crate) priorities: bool,
     /// How long timers are scheduled in quick succession, ms.
     pub(crate) load_ms: u64,
     /// How long faults and edits go on at long intervals after that, ms.
@@ -136,6 +140,7 @@ impl Plan {
             questions: FIRST_QUESTIONS + (seed >> 48 & 0xff),
             newer_policies: seed >> 56 & 0xf,
             postpones: seed >> 32 & LATER != 0,
+            priorities: seed >> 32 & PRIORITIES != 0,
             load_ms: rng.between(3_000, 12_000),
             far_ms: match (profile, far) {
                 (Profile::Clocks, _) => rng.between(10_000, 5 * MINUTE),

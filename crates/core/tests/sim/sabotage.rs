@@ -12,7 +12,8 @@ use mtimer_store::ops::{
 use mtimer_store::{Answer, Batch, CancelAnswer, Op, Refusal, RescheduleAnswer, ScheduleAnswer, Verdict};
 use mtimer_types::limits::MAX_DEBOUNCE_MS;
 use mtimer_types::{
-    DestinationSettings, Epoch, FailedAttempt, HandlerOutcome, Headers, KeyPolicy, Mode, SettingsVersion,
+    DestinationSettings, Epoch, FailedAttempt, HandlerOutcome, Headers, KeyPolicy, Mode, Priority,
+    SettingsVersion,
     StoredSettings, Target,
 };
 
@@ -41,6 +42,8 @@ sabotages! {
     LaterIsFailure: Calm, "later: counted as a failure";
     /// A late ok ends what the handler of its attempt has put off.
     LaterEndedByOk: Faults, "later: ended by an ok";
+    /// Of those that wait the least urgent go first.
+    PriorityInverted: Calm, "priority: waits while";
     /// Some schedules are answered and never stored.
     AnswerEarly: Faults, "1: answered OK and never stored";
     /// Claims are not written.
@@ -117,7 +120,10 @@ sabotages! {
 impl Sabotage {
     /// Whether it breaks what only seeds show in which everything newer is done.
     pub(crate) fn is_of_newer(self) -> bool {
-        matches!(self, Self::LaterAtOnce | Self::LaterIsFailure | Self::LaterEndedByOk)
+        matches!(
+            self,
+            Self::LaterAtOnce | Self::LaterIsFailure | Self::LaterEndedByOk | Self::PriorityInverted
+        )
     }
 
     /// Whether it puts something in the place of the cluster clock.
@@ -135,6 +141,12 @@ impl Sabotage {
             plan.clustered = true;
             plan.credits = &[20, 100];
             plan.only_cuts = true;
+        }
+        if self == Self::PriorityInverted {
+            // Many wait for little credit.
+            plan.timers = 500;
+            (plan.load_ms, plan.due_ms) = (2_000, 2_000);
+            plan.credits = &[1];
         }
     }
 
@@ -263,6 +275,13 @@ impl Sabotage {
 
     /// Alters a client's operation before the engine sees it.
     pub(super) fn mishear(self, op: &mut RequestOp) {
+        if self == Self::PriorityInverted
+            && let RequestOp::Schedule(ops::Schedule { timer, .. }) = op
+        {
+            let timer = std::sync::Arc::make_mut(timer);
+            let inverted = Priority::ALL[Priority::COUNT - 1 - timer.priority().rank()];
+            timer.extensions = timer.extensions.with_priority(inverted).expect("it has one already");
+        }
         if self == Self::IgnoreDeadline
             && let RequestOp::Schedule(ops::Schedule { timer, .. }) = op
             && timer.mode == Mode::AtLeastOnce

@@ -7,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::{Buf, Bytes};
 use fjall::Slice;
+use mtimer_store::listing::park_number;
 use mtimer_store::table::{At, Row};
 use mtimer_store::{Counts, Record};
 use mtimer_types::extensions::STAGING;
@@ -362,13 +363,14 @@ impl Rebuild {
             counters.census.shift(None, Some(row.at));
             counters.census.residue += u64::from(is_moved);
             counters.unconfirmed += u64::from(matches!(here, RecordPosition::Unconfirmed { .. }));
-            if let RecordPosition::Parked { order, .. }
-            | RecordPosition::Taken { order }
-            | RecordPosition::Unconfirmed { order }
-            | RecordPosition::Dead { order } = here
-            {
-                counters.order = counters.order.max(order);
-            }
+            let number = match here {
+                RecordPosition::Parked { order, .. } => park_number(order),
+                RecordPosition::Taken { order }
+                | RecordPosition::Unconfirmed { order }
+                | RecordPosition::Dead { order } => order,
+                RecordPosition::Pending { .. } => 0,
+            };
+            counters.order = counters.order.max(number);
         }
         self.report.timers_kept += 1;
     }

@@ -18,6 +18,7 @@ use std::mem::discriminant;
 use std::sync::Arc;
 
 use mtimer_store::Controls;
+use mtimer_store::listing::park_position;
 use mtimer_store::record::Progress;
 use mtimer_store::remembered::encode_ended;
 use mtimer_store::settings::settings_to_bytes;
@@ -350,7 +351,11 @@ impl Knowledge {
             draft.note.taken.push(row.id());
         }
         self.position += 1;
-        draft.listed.push(listing, [self.position.to_string().as_bytes(), &row.id().to_local()]);
+        let position = match row.at {
+            At::Parked => park_position(row.record.timer.priority(), self.position),
+            At::Pending { .. } | At::Taken { .. } | At::Unconfirmed { .. } | At::Dead { .. } => self.position,
+        };
+        draft.listed.push(listing, [position.to_string().as_bytes(), &row.id().to_local()]);
     }
 
     /// Takes a timer out of the listing of its place.

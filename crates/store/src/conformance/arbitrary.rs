@@ -354,7 +354,8 @@ pub fn arbitrary_op(kind: Kind, around: Around, r: &mut SeededRandom) -> Op {
                 if after { SettingsVersion::After(version) } else { SettingsVersion::Given(1 + version) };
             let (until, over_ms) = (r.one_in(2).then_some(fire), r.below(2) * 5_000);
             let pause = Pause { since: now, until, over_ms, by: "ann".into(), reason: "später".into() };
-            let settings = DestinationSettings { pause: r.one_in(2).then_some(pause) };
+            let strict_priority = id.random() % 2 == 1;
+            let settings = DestinationSettings { pause: r.one_in(2).then_some(pause), strict_priority };
             Configure { dest: timer.dest, settings: settings.into(), version }.into()
         }
     }

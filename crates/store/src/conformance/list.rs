@@ -219,6 +219,8 @@ macro_rules! conformance_list {
                 pages_while_timers_come_and_go,
                 a_destination_is_emptied_page_by_page,
                 about_the_longest_parked_come_first,
+                the_most_urgent_come_first_and_a_class_is_a_range,
+                pages_of_classes_while_timers_come_and_go,
                 the_park_outlives_its_owner,
             }
             dead {

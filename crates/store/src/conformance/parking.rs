@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use mtimer_types::{Destination, Time, Timer, TimerId};
+use mtimer_types::{Destination, Extensions, Priority, Time, Timer, TimerId};
 
 use super::kit::Kit;
-use super::owner::pages;
+use super::owner::{Owner, pages};
 use super::values::{HOUR, MINUTE, SECOND, dest, other_dest, pending_at};
+use crate::listing::{park_priority, park_start};
 use crate::ops::{MoveAnswer, Park, Unpark};
 use crate::{Answer, Census, Op, Place, Record};
 
@@ -182,4 +183,82 @@ pub(super) async fn the_park_outlives_its_owner(mut kit: Kit) {
     second.load(kit.now + MINUTE).await;
     second.lane.unload(Time::ZERO).await.unwrap();
     assert_eq!(second.fires().await, [(timers[0].id, kit.now)]);
+}
+
+/// Timers of all classes, parked in turn.
+async fn of_all_classes(kit: &mut Kit, owner: &Owner, of_each: usize) -> Vec<Timer> {
+    let mut timers = Vec::new();
+    for n in 0..of_each * Priority::COUNT {
+        // The least urgent ones are the longest parked.
+        let class = Priority::ALL[Priority::COUNT - 1 - n % Priority::COUNT];
+        let extensions = Extensions::NONE.with_priority(class).unwrap();
+        timers.push(Timer { extensions, ..kit.timer(kit.now) });
+    }
+    for timer in &timers {
+        owner.add_parked(timer).await;
+    }
+    timers
+}
+
+/// The parked timers of a page that begins there, and where the next one does.
+async fn park_page(owner: &Owner, cursor: u64, limit: u32) -> (Vec<Timer>, Option<u64>) {
+    let page = owner.lane.parked(dest(), cursor, limit).await.unwrap();
+    (page.rows.into_iter().map(|record| (*record.timer).clone()).collect(), page.next)
+}
+
+pub(super) async fn the_most_urgent_come_first_and_a_class_is_a_range(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let timers = of_all_classes(&mut kit, &owner, 5).await;
+    let of = |class: Priority| timers.iter().filter(move |t| t.priority() == class).cloned();
+    let sorted: Vec<Timer> = Priority::ALL.into_iter().flat_map(of).collect();
+    let all = owner.all_parked(&dest(), 3).await;
+    assert_eq!(all.iter().map(|r| (*r.timer).clone()).collect::<Vec<_>>(), sorted, "in small pages");
+    for class in Priority::ALL {
+        let start = park_start(class);
+        let (rows, next) = park_page(&owner, start, 5).await;
+        assert_eq!(rows, of(class).collect::<Vec<_>>());
+        let following = Priority::from_u8(class as u8 + 1);
+        assert_eq!(next.and_then(park_priority), following, "the next position tells its class");
+        let (rest, _) = park_page(&owner, start, 99).await;
+        assert_eq!(rest, sorted[5 * class.rank()..], "and what is less urgent");
+    }
+    // The next owner finds them in the same order.
+    let owner = kit.owner().await;
+    assert_eq!(owner.parked_counts().await[&dest()], 20);
+    let (rows, _) = park_page(&owner, 0, 99).await;
+    assert_eq!(rows, sorted);
+}
+
+pub(super) async fn pages_of_classes_while_timers_come_and_go(mut kit: Kit) {
+    let owner = kit.owner().await;
+    let timers = of_all_classes(&mut kit, &owner, 6).await;
+    // All urgent ones leave, then others come.
+    let (urgent, others): (Vec<_>, Vec<_>) =
+        timers.into_iter().partition(|t| t.priority() == Priority::Urgent);
+    let (rows, _) = park_page(&owner, 0, 6).await;
+    assert_eq!(rows, urgent);
+    for timer in &urgent {
+        assert_eq!(owner.unpark(timer.id, kit.now).await, MoveAnswer::Done);
+    }
+    let (rows, _) = park_page(&owner, 0, 1).await;
+    assert_eq!(rows[0].priority(), Priority::High);
+    assert_eq!(park_page(&owner, park_start(Priority::Low), 99).await.0.len(), 6);
+    owner.park(urgent[0].id).await;
+    let (rows, next) = park_page(&owner, 0, 1).await;
+    assert_eq!((rows[0].id, next.and_then(park_priority)), (urgent[0].id, Some(Priority::High)));
+    // A park that was emptied and is filled anew.
+    for timer in others.iter().chain(&urgent[..1]) {
+        assert_eq!(owner.unpark(timer.id, kit.now).await, MoveAnswer::Done);
+    }
+    assert_eq!(park_page(&owner, 0, 99).await, (vec![], None));
+    let low = others.iter().find(|t| t.priority() == Priority::Low).unwrap();
+    for timer in [low, &urgent[1]] {
+        owner.park(timer.id).await;
+    }
+    let (rows, next) = park_page(&owner, 0, 99).await;
+    assert_eq!((ids_of(&rows), next), (vec![urgent[1].id, low.id], None));
+}
+
+fn ids_of(timers: &[Timer]) -> Vec<TimerId> {
+    timers.iter().map(|timer| timer.id).collect()
 }

@@ -12,7 +12,8 @@ use crate::ops::{Configure, ConfigureAnswer};
 const FIRST: SettingsVersion = SettingsVersion::After(0);
 
 fn paused(reason: &str) -> DestinationSettings {
-    DestinationSettings { pause: Some(Pause { reason: reason.into(), ..Pause::default() }) }
+    let pause = Pause { reason: reason.into(), ..Pause::default() };
+    DestinationSettings { pause: Some(pause), ..DestinationSettings::default() }
 }
 
 fn configure(dest: &Destination, settings: &DestinationSettings, version: SettingsVersion) -> Op {
@@ -39,7 +40,7 @@ pub(super) async fn the_next_owner_finds_them(mut kit: Kit) {
     let (since, until) = (kit.now, Some(kit.now + DAY));
     let text = || "ü".repeat(MAX_PAUSE_TEXT_BYTES / 2);
     let pause = Pause { since, until, over_ms: 5_000, by: text(), reason: text() };
-    let full = DestinationSettings { pause: Some(pause) };
+    let full = DestinationSettings { pause: Some(pause), strict_priority: true };
     assert_eq!(set(&owner, &dest(), &full, FIRST).await, done(&dest(), &full, 1));
     let none = DestinationSettings::default();
     assert_eq!(set(&owner, &other_dest(), &none, FIRST).await, done(&other_dest(), &none, 2));

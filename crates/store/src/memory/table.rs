@@ -13,7 +13,7 @@ use crate::controls::Controls;
 use crate::counts::{Counts, CountsPage, CountsRange};
 use crate::cursor::LoadCursor;
 use crate::forecast::{Forecast, ForecastRange, ForecastSums};
-use crate::listing::{ListPage, Listed, Listing};
+use crate::listing::{ListPage, Listed, Listing, park_position};
 use crate::pending::{PAGE_READS, PendingPage, PendingRange};
 use crate::place::Retained;
 use crate::remembered::{RememberedAnswer, RequestId};
@@ -25,7 +25,7 @@ pub(crate) struct MemoryTable {
     rows: HashMap<TimerId, Row>,
     keys: HashMap<(Destination, Key), TimerId>,
     pending: BTreeSet<(Time, TimerId)>,
-    /// In the order of parking, by destination.
+    /// By destination, in the order of their positions in its park.
     parked: BTreeMap<Destination, BTreeMap<u64, TimerId>>,
     /// In the order of taking.
     taken: BTreeMap<u64, TimerId>,
@@ -218,7 +218,12 @@ impl MemoryTable {
     fn index(&mut self, row: &Row) {
         let id = row.id();
         self.last_order += 1;
-        let order = self.last_order;
+        let order = match row.at {
+            At::Parked => park_position(row.record.timer.priority(), self.last_order),
+            At::Pending { .. } | At::Taken { .. } | At::Unconfirmed { .. } | At::Dead { .. } => {
+                self.last_order
+            }
+        };
         match row.at {
             At::Pending { fire, .. } => {
                 self.pending.insert((fire, id));

@@ -17,10 +17,10 @@ fn shown(text: &str) -> String {
 #[test]
 fn everything_that_a_line_can_say() {
     let text = shown(
-        r#"{"at": 5000, "group": "x", "app": "y", "key": "k", "payload": "héllo", "mode": "at-most-once",
+        r#"{"at": 5000, "group": "x", "app": "y", "key": "k", "payload": "héllo", "mode": "at-most-once", "priority": "high",
             "deadline": "2s", "retry": ["1s", "5s"], "callback_timeout": "3s"}"#,
     );
-    for part in ["x/y", "\"k\"", "5000ms", "AtMostOnce", "At(7000ms)", "[1000, 5000]", "3s", "Keep"] {
+    for part in ["x/y", "\"k\"", "5000ms", "AtMostOnce", "High", "At(7000ms)", "[1000, 5000]", "3s", "Keep"] {
         assert!(text.contains(part), "{part} is not in {text}");
     }
     assert!(shown(r#"{"in": "1500ms", "payload_base64": "AAH/"}"#).contains(r#"b"\0\x01\xff""#));
@@ -45,6 +45,7 @@ fn every_wrong_line_has_its_reason() {
         (r#"{"in": "5s", "payload": "a", "payload_base64": "AA=="}"#, "it has both \"payload\""),
         (r#"{"in": "5s", "payload_base64": "?"}"#, "is not base 64"),
         (r#"{"in": "5s", "mode": "twice"}"#, "unknown variant `twice`"),
+        (r#"{"in": "5s", "priority": "top"}"#, "unknown variant `top`"),
         (r#"{"in": "5s", "retry": "1s,x"}"#, "\"x\" is not a duration"),
         (r#"{"in": "5s", "id": "x", "key": "y"}"#, "it has both an \"id\" and a \"key\""),
         (r#"{"in": "5s", "key": ""}"#, "the key is empty"),

@@ -1,6 +1,8 @@
 //! When timers that wait for credit are parked: by how long nothing was taken, and by how much
 //! memory is used.
 
+use mtimer_types::Priority;
+
 use super::*;
 use crate::engine::attended::AttendedTime;
 use crate::engine::destination_members::DestIx;
@@ -100,7 +102,7 @@ fn a_destination_is_crowded_if_memory_is_short_and_more_waits_than_it_takes() {
         let flow = &mut rig.engine.roster.dest_mut(ix).flow;
         *flow = blocked(pace, ATTENDED - idle_ms);
         (0..settling).for_each(|_| flow.begin_settling());
-        rig.engine.parks_new(ix)
+        rig.engine.parks_new(ix, Priority::Normal)
     };
     assert!(parks_new(Pressure::Pressed, 20, 150, 0));
     assert!(!parks_new(Pressure::Free, 20, 150, 0), "there is memory");
@@ -118,7 +120,7 @@ fn a_destination_is_not_stuck_while_the_store_holds_half_of_the_credit_in_use() 
         (0..settling).for_each(|_| flow.begin_settling());
         let member = rig.engine.roster.registered(SessionId(1), 1).unwrap();
         (0..10).for_each(|_| rig.engine.roster.charge(member));
-        assert_eq!(rig.engine.parks_new(ix), is_stuck, "{settling} of 10");
+        assert_eq!(rig.engine.parks_new(ix, Priority::Normal), is_stuck, "{settling} of 10");
     }
 }
 

@@ -138,7 +138,7 @@ fn a_deadline_and_a_cancel_end_what_was_put_off() {
     rig.join(1, "a", 3);
     let timer = rig.timer("a", 0);
     let dated = Timer { deadline: Some(timer.due + 5_000), ..timer };
-    let d = rig.deliver(1, dated.clone());
+    let d = rig.deliver(1, dated);
     rig.later(&d, HOUR);
     assert_eq!(rig.engine.counters[Counter::Expired as usize], 1);
 

@@ -22,6 +22,7 @@ mod memory;
 mod order;
 mod park;
 mod pause;
+mod priority;
 mod queries;
 mod registrations;
 mod requests;

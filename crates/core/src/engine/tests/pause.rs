@@ -20,7 +20,7 @@ fn rig_on(store: MemoryStore, term: u64, ms: u64) -> Rig {
 }
 
 fn configure(rig: &mut Rig, app: &str, version: u64, pause: Option<Pause>) -> OpReply {
-    let settings = Box::new(DestinationSettings { pause });
+    let settings = Box::new(DestinationSettings { pause, ..DestinationSettings::default() });
     let version = SettingsVersion::Given(version);
     rig.sent.retain(|(_, message)| !matches!(message, ServerMessage::Reply { .. }));
     rig.ask(1, vec![Configure { partition: P, dest: dest(app), settings, version }.into()]);

@@ -1,5 +1,6 @@
 //! Members, credit and queues on their own.
 
+use mtimer_types::Priority;
 use mtimer_types::limits::MAX_SESSION_UNSETTLED_BYTES;
 
 use super::*;
@@ -89,7 +90,7 @@ fn the_view_of_clients_has_the_sums_of_each_destination() {
     let (one, other) = (member(&roster, S, 1), member(&roster, SessionId(2), 1));
     [one, one, other].into_iter().for_each(|m| roster.charge(m));
     let ix = roster.dest_ix(&dest("a"));
-    roster.dest_mut(ix).ready.push(id(1), None);
+    roster.dest_mut(ix).ready.push(id(1), Priority::Normal, None);
     let views = roster.client_views().map(|v| (v.dest, v.sessions, v.credit, v.in_flight, v.waiting));
     assert_eq!(views.collect::<Vec<_>>(), [(dest("a"), 2, 30, 3, 1), (dest("b"), 1, 10, 0, 0)]);
 }
