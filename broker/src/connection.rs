@@ -186,7 +186,11 @@ async fn refuse(
 ) {
     let outbox = Outbox::open(context.outbox_limit, &context.outboxes);
     outbox.close(Some(refusal.into()));
-    let sent = timeout(FAREWELL_TIMEOUT, write_all(write, &outbox, context.pace(), &context.counters)).await;
+    let sent = timeout(
+        FAREWELL_TIMEOUT,
+        write_all(write, &outbox, context.pace(), &context.clock, &context.counters),
+    )
+    .await;
     if let Ok(Ok(())) = sent {
         linger(frames, write).await;
     }

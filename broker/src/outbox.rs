@@ -47,11 +47,22 @@ pub(crate) struct Outbox {
     /// There are messages, or no more will come.
     changed: Notify,
     overflowed: Notify,
+    withdrew: Notify,
+}
+
+#[derive(Debug)]
+struct QueuedMessage {
+    message: ServerMessage,
+    bytes: usize,
+    /// The monotonic time, ms, after which it may not leave any more.
+    by: Option<u64>,
 }
 
 #[derive(Debug, Default)]
 struct OutboxState {
-    messages: VecDeque<(ServerMessage, usize)>,
+    messages: VecDeque<QueuedMessage>,
+    /// Deliveries that were not taken in time.
+    withdrawn: Vec<TimerId>,
     /// Weight of everything put in and not sent yet.
     bytes: usize,
     /// No more messages are taken; the writer ends when it has sent those that are there.
@@ -69,12 +80,19 @@ impl Outbox {
             state: Mutex::default(),
             changed: Notify::new(),
             overflowed: Notify::new(),
+            withdrew: Notify::new(),
         })
     }
 
     /// Puts a message in; if it is full, ends the session instead ([`Outbox::overflowed`]).
     /// After [`Outbox::close`] messages vanish: the session is ending.
     pub(crate) fn push(&self, message: ServerMessage) {
+        self.push_by(message, None);
+    }
+
+    /// The same for deliveries that may not leave after this monotonic time, ms: what the writer
+    /// has not taken by then comes out of [`Outbox::withdrawn`].
+    pub(crate) fn push_by(&self, message: ServerMessage, by: Option<u64>) {
         let bytes = weight(&message);
         let mut state = self.state();
         if state.closed {
@@ -89,7 +107,7 @@ impl Outbox {
             Some(Overflow::All { waiting: state.bytes, limit: self.all.limit() })
         } else {
             state.bytes = queued;
-            state.messages.push_back((message, bytes));
+            state.messages.push_back(QueuedMessage { message, bytes, by });
             None
         };
         drop(state);
@@ -107,10 +125,10 @@ impl Outbox {
         let mut recalled = Vec::new();
         let mut state = self.state();
         let mut bytes = 0;
-        state.messages.retain(|(message, weight)| match message {
+        state.messages.retain(|queued| match &queued.message {
             ServerMessage::Deliver { registration: of, deliveries } if *of == registration => {
                 recalled.extend(deliveries.iter().map(|delivery| delivery.id));
-                bytes += weight;
+                bytes += queued.bytes;
                 false
             }
             _ => true,
@@ -132,7 +150,7 @@ impl Outbox {
                 let bytes = weight(&message);
                 state.bytes += bytes;
                 self.all.take_anyway(bytes);
-                state.messages.push_back((message, bytes));
+                state.messages.push_back(QueuedMessage { message, bytes, by: None });
             }
         }
         self.changed.notify_one();
@@ -146,7 +164,7 @@ impl Outbox {
             return;
         }
         let thrown = std::mem::take(&mut state.messages);
-        let bytes: usize = thrown.iter().map(|(_, bytes)| bytes).sum();
+        let bytes: usize = thrown.iter().map(|queued| queued.bytes).sum();
         state.bytes -= bytes;
         self.all.give_back(bytes, false);
         state.overflow = Some(over);
@@ -175,17 +193,42 @@ impl Outbox {
         }
     }
 
-    /// The next messages: as many as have `most` bytes, and one at least, with the weight to give
-    /// back with [`Outbox::sent`]. `None`: closed and empty.
+    /// The deliveries that were not taken in time, and are withdrawn. For one caller.
     ///
     /// # Cancel safety
     ///
     /// Nothing is taken out unless it is returned.
-    pub(crate) async fn take(&self, most: usize) -> Option<(Vec<ServerMessage>, usize)> {
+    pub(crate) async fn withdrawn(&self) -> Vec<TimerId> {
+        loop {
+            let withdrawn = std::mem::take(&mut self.state().withdrawn);
+            if !withdrawn.is_empty() {
+                return withdrawn;
+            }
+            self.withdrew.notified().await;
+        }
+    }
+
+    /// The next messages: as many as have `most` bytes, and one at least, with the weight to give
+    /// back with [`Outbox::sent`]. `None`: closed and empty. `now`: the monotonic time, ms; what may
+    /// not leave any more is withdrawn.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is taken out unless it is returned.
+    pub(crate) async fn take(
+        &self,
+        most: usize,
+        now: impl Fn() -> u64,
+    ) -> Option<(Vec<ServerMessage>, usize)> {
         loop {
             let (taken, closed) = {
                 let mut state = self.state();
-                (take_from(&mut state.messages, most), state.closed)
+                let (taken, bytes, withdrawn) = take_from(&mut state, most, now());
+                if withdrawn > 0 {
+                    self.all.give_back(withdrawn, state.closed);
+                    self.withdrew.notify_one();
+                }
+                ((taken, bytes), state.closed)
             };
             if !taken.0.is_empty() {
                 return Some(taken);
@@ -231,16 +274,26 @@ impl Drop for Outbox {
     }
 }
 
-/// Takes messages out until they weigh `most`. Returns them and their weight.
-fn take_from(messages: &mut VecDeque<(ServerMessage, usize)>, most: usize) -> (Vec<ServerMessage>, usize) {
-    let (mut taken, mut sum) = (Vec::new(), 0);
+/// Takes messages out until they weigh `most`. Deliveries that may not leave at `now` any more are
+/// withdrawn instead. Returns the messages, their weight, and that of what was withdrawn.
+fn take_from(state: &mut OutboxState, most: usize, now: u64) -> (Vec<ServerMessage>, usize, usize) {
+    let (mut taken, mut sum, mut withdrawn) = (Vec::new(), 0, 0);
     while sum < most
-        && let Some((message, bytes)) = messages.pop_front()
+        && let Some(QueuedMessage { message, bytes, by }) = state.messages.pop_front()
     {
-        taken.push(message);
-        sum += bytes;
+        match message {
+            ServerMessage::Deliver { deliveries, .. } if by.is_some_and(|by| by < now) => {
+                state.withdrawn.extend(deliveries.iter().map(|delivery| delivery.id));
+                withdrawn += bytes;
+            }
+            message => {
+                taken.push(message);
+                sum += bytes;
+            }
+        }
     }
-    (taken, sum)
+    state.bytes -= withdrawn;
+    (taken, sum, withdrawn)
 }
 
 /// The bytes in all outboxes of a broker, and their limit.

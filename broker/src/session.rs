@@ -11,7 +11,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mtimer_core::SessionId;
+use mtimer_core::{SessionEvent, SessionId};
 use mtimer_protocol::{ErrorCode, Role, ServerMessage, VERSION, Welcome};
 use mtimer_tls::{ReadHalf, WriteHalf};
 use mtimer_types::limits::{MAX_BATCH, MAX_FRAME};
@@ -137,7 +137,8 @@ impl Session<'_> {
         // Whether another broker has made itself known here.
         let mut peer = false;
         let end = {
-            let mut writer = pin!(write_all(write, &outbox, context.pace(), &context.counters));
+            let mut writer =
+                pin!(write_all(write, &outbox, context.pace(), &context.clock, &context.counters));
             let mut written = false;
             let end = tokio::select! {
                 end = self.read(frames, &ingress, &outbox, &mut peer) => end,
@@ -146,6 +147,7 @@ impl Session<'_> {
                     self.wrote(wrote, &outbox)
                 }
                 over = outbox.overflowed() => self.overflowed(over),
+                EngineGone = return_withdrawn(&outbox, &ingress) => SessionEnd::EngineGone,
                 () = ingress.engine_gone() => SessionEnd::EngineGone,
                 why = self.revoked() => {
                     self.refused(ConnectionRefusal::new(ShellCounter::SessionsRevoked, ErrorCode::Unauthorized, why))
@@ -321,6 +323,16 @@ pub(crate) fn welcome(
         max_frame: MAX_FRAME as u32,
         max_batch: MAX_BATCH as u32,
         broker,
+    }
+}
+
+/// Gives the engine back the deliveries that have not left in time.
+async fn return_withdrawn(outbox: &Outbox, ingress: &Ingress) -> EngineGone {
+    loop {
+        let event = SessionEvent::Recalled(outbox.withdrawn().await);
+        if let Err(gone) = ingress.send_message(event, 0, IngressPermit::default()).await {
+            return gone;
+        }
     }
 }
 

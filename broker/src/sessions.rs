@@ -90,8 +90,9 @@ impl Sessions {
         true
     }
 
-    /// Sends a message, unless the session is over.
-    pub(crate) fn send(&mut self, session: SessionId, mut message: ServerMessage) {
+    /// Sends a message, unless the session is over. `by`: the monotonic time, ms, after which
+    /// deliveries may not leave any more.
+    pub(crate) fn send(&mut self, session: SessionId, mut message: ServerMessage, by: Option<u64>) {
         let Some(open) = self.0.get_mut(&session) else { return };
         if let Some(id) = CorrelationId::answered_by(&message) {
             open.give_permit_back(id);
@@ -99,7 +100,7 @@ impl Sessions {
         if let (Some(guard), ServerMessage::Answer { answer, .. }) = (&open.guard, &mut message) {
             mtimer_access::screen(&guard.principal(), answer);
         }
-        open.outbox.push(message);
+        open.outbox.push_by(message, by);
     }
 
     /// Takes back the deliveries to a registration that have not left for the socket.

@@ -12,6 +12,7 @@ use mtimer_protocol::{EncodeError, ErrorCode, OpReply, QueryAnswer, ServerMessag
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, timeout_at};
 
+use crate::clock::BrokerClock;
 use crate::counters::{ShellCounter, ShellCounters};
 use crate::frames::least;
 use crate::outbox::Outbox;
@@ -49,12 +50,13 @@ pub(crate) async fn write_all<W: AsyncWrite + Unpin>(
     socket: &mut W,
     outbox: &Outbox,
     pace: Pace,
+    clock: &BrokerClock,
     counters: &ShellCounters,
 ) -> Result<(), WriteError> {
     let mut buffer = Vec::new();
     let mut pings = 0;
     loop {
-        match timeout_at(Instant::now() + pace.heartbeat, outbox.take(CHUNK)).await {
+        match timeout_at(Instant::now() + pace.heartbeat, outbox.take(CHUNK, || clock.now().mono_ms)).await {
             Ok(Some((messages, bytes))) => {
                 for message in messages {
                     put(&mut buffer, message, counters)?;
@@ -178,6 +180,7 @@ mod tests {
     use tokio_util::codec::FramedRead;
 
     use super::*;
+    use crate::clock::tests::clock_at;
     use crate::outbox::Outboxes;
 
     fn delivery(n: u128, payload: usize) -> Delivery {
@@ -207,7 +210,7 @@ mod tests {
         let (mut here, there) = tokio::io::duplex(64 * 1024);
         let pace = Pace { heartbeat: Duration::from_secs(5), stalled: Duration::from_secs(5) };
         let write = async {
-            write_all(&mut here, &outbox, pace, &counters).await.unwrap();
+            write_all(&mut here, &outbox, pace, &clock_at(0), &counters).await.unwrap();
             drop(here);
         };
         let read = async {
@@ -268,7 +271,7 @@ mod tests {
         let (mut here, _there) = tokio::io::duplex(64);
         let pace = Pace { heartbeat: Duration::from_secs(5), stalled: Duration::from_secs(15) };
         let started = Instant::now();
-        let error = write_all(&mut here, &outbox, pace, &counters).await.unwrap_err();
+        let error = write_all(&mut here, &outbox, pace, &clock_at(0), &counters).await.unwrap_err();
         assert!(matches!(error, WriteError::Stalled { taken: 4, .. }), "{error}");
         // A ping is 6 bytes: ten fit, the eleventh is stuck.
         assert_eq!(started.elapsed().as_secs(), 11 * 5 + 15);
@@ -288,7 +291,7 @@ mod tests {
         });
         let pace = Pace { heartbeat: Duration::from_secs(5), stalled: Duration::from_secs(15) };
         let started = Instant::now();
-        let error = write_all(&mut here, &outbox, pace, &counters).await.unwrap_err();
+        let error = write_all(&mut here, &outbox, pace, &clock_at(0), &counters).await.unwrap_err();
         assert_eq!(error.to_string(), "the client took 67 bytes within 15000 ms, 245760 are the least");
         assert_eq!(started.elapsed(), Duration::from_secs(15));
     }

@@ -207,9 +207,10 @@ pub use mtimer_protocol::{
     UnconfirmedRow,
 };
 pub use mtimer_types::{
-    Attempt, AttemptEnd, Bulk, BulkAction, BulkFailure, BulkId, BulkObstacle, DeadReason, Destination,
-    DestinationSettings, DueSpan, Ended, Epoch, ExtensionError, Extensions, FailedAttempt, Filter,
-    HeaderError, Headers, ImportGoal, ImportId, InvalidBulk, InvalidImport, InvalidSettings, InvalidTimer,
-    Key, KeyPolicy, LateCause, Mode, NameError, NoBulkId, NoImportId, PartitionId, Pause, Priority,
-    RetryTiers, Staging, Target, Term, Time, Timer, TimerId, id::ParseIdError, limits,
+    Attempt, AttemptEnd, Bulk, BulkAction, BulkFailure, BulkId, BulkObstacle, DeadReason, DeliveryLimits,
+    DeliveryRate, Destination, DestinationSettings, DueSpan, Ended, Epoch, ExtensionError, Extensions,
+    FailedAttempt, Filter, HeaderError, Headers, ImportGoal, ImportId, InvalidBulk, InvalidImport,
+    InvalidSettings, InvalidTimer, Key, KeyPolicy, LateCause, Mode, NameError, NoBulkId, NoImportId,
+    PartitionId, Pause, Priority, RetryTiers, Staging, Target, Term, Time, Timer, TimerId, id::ParseIdError,
+    limits,
 };

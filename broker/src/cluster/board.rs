@@ -1,9 +1,10 @@
-//! State that the engine's task shows to the cluster's: it is read, not queued.
+//! State that the engine's task shows to the cluster's: it is read, not queued. Of requests the last
+//! one of each destination is kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mtimer_protocol::BrokerLoad;
-use mtimer_types::{Epoch, PartitionId};
+use mtimer_protocol::{BrokerLoad, ShareRequest};
+use mtimer_types::{Destination, Epoch, PartitionId};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
@@ -23,6 +24,8 @@ pub(crate) struct Posted {
     pub(crate) ended: BTreeSet<PartitionId>,
     pub(crate) load: BrokerLoad,
     pub(crate) stop: bool,
+    /// Requests for shares of destinations' limits, the last of each; each is taken once.
+    pub(crate) asks: BTreeMap<Destination, ShareRequest>,
 }
 
 impl Board {
@@ -41,6 +44,12 @@ impl Board {
         }
     }
 
+    /// The engine asks for shares of destinations' limits.
+    pub(crate) fn ask_shares(&self, asks: Vec<ShareRequest>) {
+        self.state().asks.extend(asks.into_iter().map(|ask| (ask.dest.clone(), ask)));
+        self.changed.notify_one();
+    }
+
     /// Sets the load; wakes nobody.
     pub(crate) fn load(&self, load: BrokerLoad) {
         self.state().load = load;
@@ -57,11 +66,11 @@ impl Board {
         self.state().stop
     }
 
-    /// Returns the present contents; ended ownerships only once.
+    /// Returns the present contents; ended ownerships and requests only once.
     pub(crate) fn take(&self) -> Posted {
         let mut state = self.state();
-        let ended = std::mem::take(&mut state.ended);
-        Posted { ended, ..state.clone() }
+        let (ended, asks) = (std::mem::take(&mut state.ended), std::mem::take(&mut state.asks));
+        Posted { ended, asks, ..state.clone() }
     }
 
     /// The present load of this broker.
@@ -69,7 +78,7 @@ impl Board {
         self.state().load
     }
 
-    /// Waits for a change of the owned partitions, or for the stop.
+    /// Waits for a change of the owned partitions, for requests, or for the stop.
     ///
     /// # Cancel safety
     ///

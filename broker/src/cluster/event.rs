@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mtimer_core::SessionId;
-use mtimer_protocol::{PeerRequest, Query, Topology};
+use mtimer_protocol::{PeerRequest, Query, Share, Topology};
 use mtimer_types::{PartitionId, Term};
 
 use crate::outbox::Outbox;
@@ -20,6 +20,8 @@ pub(crate) enum Order {
     Own { partition: PartitionId, term: Term, version: u64 },
     /// Give a partition up gracefully, or stop acquiring it.
     Disown(PartitionId),
+    /// The leader has lent shares of destinations' limits.
+    Lent(Vec<Share>),
     /// After [`Board::stop`](super::board::Board::stop): everything is given up that somebody else
     /// can take.
     Left,

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use mtimer_core::cluster::Lender;
 use mtimer_store::{Store, StoreError};
 use mtimer_types::{Epoch, PartitionId, Term};
 use tokio::sync::mpsc;
@@ -17,6 +18,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::board::Board;
 use super::event::Order;
+use crate::clock::BrokerClock;
 use crate::counters::ShellCounters;
 use crate::error::BrokerError;
 use crate::outage::{Outage, OutagePauses};
@@ -33,6 +35,8 @@ pub(crate) struct Solo {
     term: Term,
     board: Arc<Board>,
     orders: mpsc::Sender<Order>,
+    clock: Arc<BrokerClock>,
+    lender: Lender,
     /// Owned partitions, and since when.
     owned: BTreeMap<PartitionId, (Epoch, Instant)>,
     /// How long to pause before the next acquisition, of partitions that are lost again soon.
@@ -62,12 +66,21 @@ pub(crate) async fn raise_term(
 }
 
 impl Solo {
-    pub(crate) fn new(partitions: u16, term: Term, board: Arc<Board>, orders: mpsc::Sender<Order>) -> Self {
+    pub(crate) fn new(
+        partitions: u16,
+        term: Term,
+        board: Arc<Board>,
+        orders: mpsc::Sender<Order>,
+        clock: Arc<BrokerClock>,
+    ) -> Self {
+        let lender = Lender::new(clock.now().mono_ms);
         Self {
             partitions,
             term,
             board,
             orders,
+            clock,
+            lender,
             owned: BTreeMap::new(),
             restless: HashMap::new(),
             again: BTreeMap::new(),
@@ -132,6 +145,13 @@ impl Solo {
                 self.owned.insert(*partition, (*epoch, Instant::now()));
             }
         }
+        if !now.asks.is_empty() {
+            let at = self.clock.now().mono_ms;
+            let shares = now.asks.values().filter_map(|ask| self.lender.lend(at, 0, ask)).collect();
+            if !self.order(Order::Lent(shares)).await {
+                return false;
+            }
+        }
         if now.stop && !std::mem::replace(&mut self.stopping, true) {
             // There is nobody to take anything over.
             self.again.clear();
@@ -153,13 +173,14 @@ impl Solo {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::tests::clock_at;
 
     const P: PartitionId = PartitionId(0);
 
     /// A broker alone with two partitions: its board, and the orders that it gets.
     fn solo() -> (Arc<Board>, mpsc::Receiver<Order>) {
         let (board, (orders, ordered)) = (Arc::new(Board::default()), mpsc::channel(8));
-        tokio::spawn(Solo::new(2, Term(7), board.clone(), orders).run());
+        tokio::spawn(Solo::new(2, Term(7), board.clone(), orders, Arc::new(clock_at(0))).run());
         (board, ordered)
     }
 
@@ -181,7 +202,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn it_gives_itself_everything_at_once_and_ends_with_the_engine() {
         let (board, (orders, mut ordered)) = (Arc::new(Board::default()), mpsc::channel(8));
-        let task = tokio::spawn(Solo::new(2, Term(7), board, orders).run());
+        let task = tokio::spawn(Solo::new(2, Term(7), board, orders, Arc::new(clock_at(0))).run());
         all_given(&mut ordered).await;
         drop(ordered);
         assert!(task.await.unwrap().is_ok());

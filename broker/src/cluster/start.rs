@@ -160,7 +160,8 @@ pub(crate) async fn set_up_alone(
     counters.note_node(std::iter::empty(), true, Term(0));
     let (orders_in, orders) = mpsc::channel(ORDERS);
     let board = Arc::new(Board::default());
-    let task = Solo::new(store.info().partitions, term, board.clone(), orders_in);
+    let clock = Arc::new(clock);
+    let task = Solo::new(store.info().partitions, term, board.clone(), orders_in, clock.clone());
     let policy = AcquirePolicy {
         handover_timeout: Duration::ZERO,
         at_once: ACQUIRE_AT_ONCE_ALONE,
@@ -172,7 +173,7 @@ pub(crate) async fn set_up_alone(
     let (_, reach) = watch::channel(AddressReach::Reached);
     let (membership, joined) = membership(board, orders, reach.clone());
     Ok(ClusterSetup {
-        clock: Arc::new(clock),
+        clock,
         acquirer: Arc::new(acquirer),
         membership,
         joining: Joining { joined, reach, began, counters, alone: Some(outage) },

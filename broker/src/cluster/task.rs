@@ -226,6 +226,9 @@ impl ClusterTask {
     /// Tells the node how things on the board have changed.
     fn read_board(&mut self) {
         let now = self.parts.board.take();
+        if !now.asks.is_empty() {
+            self.tell(NodeInput::AskShares(now.asks.values().cloned().collect()));
+        }
         let before = std::mem::replace(&mut self.posted, now.clone());
         // An ownership that began and ended since the last look is reported as lost, too.
         for partition in &now.ended {
@@ -352,6 +355,7 @@ impl ClusterTask {
             }
             NodeEffect::Own { partition, term, version } => Order::Own { partition, term, version },
             NodeEffect::Disown(partition) => Order::Disown(partition),
+            NodeEffect::Lent(shares) => Order::Lent(shares),
             NodeEffect::Left => Order::Left,
             NodeEffect::Refused(why) => Order::Refused(why),
             other => {
@@ -426,6 +430,7 @@ impl ClusterTask {
             NodeEffect::Adopt(_)
             | NodeEffect::Own { .. }
             | NodeEffect::Disown(_)
+            | NodeEffect::Lent(_)
             | NodeEffect::Left
             | NodeEffect::Refused(_) => {}
         }

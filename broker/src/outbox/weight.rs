@@ -29,6 +29,10 @@ pub(super) fn weight(message: &ServerMessage) -> usize {
             ServerMessage::Peer(PeerAnswer::Heard { topology: Some(topology), .. }) => {
                 topology_weight(topology)
             }
+            ServerMessage::Peer(PeerAnswer::Shares(shares)) => {
+                let names = shares.iter().map(|s| s.dest.group().len() + s.dest.app().len());
+                size_of_val(shares.as_slice()) + names.sum::<usize>()
+            }
             _ => 0,
         }
 }

@@ -27,6 +27,7 @@ impl Shell {
                     self.handle(Input::Disown(partition));
                 }
             }
+            Order::Lent(shares) => self.handle(Input::Lent(shares)),
             Order::Left if matches!(self.phase, StopPhase::Leaving { .. }) => self.begin_drain(),
             Order::Left => {}
             Order::Refused(why) => return Err(BrokerError::Refused(why)),

@@ -64,6 +64,8 @@ impl Shell {
         match effect {
             Effect::Send(SELF, message) => self.answer_own(message),
             Effect::Send(session, message) => self.send(session, message),
+            Effect::SendBy(session, message, by) => self.send_by(session, message, Some(by)),
+            Effect::AskShares(asks) => self.membership.board.ask_shares(asks),
             Effect::Recall(session, registration) => {
                 let ids = self.sessions.recall(session, registration);
                 if !ids.is_empty() {
@@ -101,7 +103,12 @@ impl Shell {
         }
     }
 
-    pub(super) fn send(&mut self, session: SessionId, mut message: ServerMessage) {
+    pub(super) fn send(&mut self, session: SessionId, message: ServerMessage) {
+        self.send_by(session, message, None);
+    }
+
+    /// `by`: the monotonic time, ms, after which deliveries may not leave any more.
+    fn send_by(&mut self, session: SessionId, mut message: ServerMessage, by: Option<u64>) {
         match &mut message {
             ServerMessage::Answer { answer: QueryAnswer::Status(status), .. } => self.complete(status),
             ServerMessage::Answer { answer: QueryAnswer::Ready(why), .. } => *why = self.unready(),
@@ -112,7 +119,7 @@ impl Shell {
         {
             traces.sent(session, *registration, deliveries, self.clock.now().time);
         }
-        self.sessions.send(session, message);
+        self.sessions.send(session, message, by);
     }
 
     /// Tells every session the cluster clock if it was corrected since the last time. Until then

@@ -144,6 +144,11 @@ fn messages() -> Vec<(ClientMessage, Verb, [bool; 4])> {
         (query(Query::Ready), Verb::Read, EVERYWHERE),
         (query(Query::Drain { broker: "b:1".to_owned(), drain: true }), Verb::Operate, EVERYWHERE),
         (ClientMessage::Peer(PeerRequest::Heartbeat(heartbeat())), Verb::Broker, EVERYWHERE),
+        (
+            ClientMessage::Peer(PeerRequest::Shares { incarnation: 7, asks: Vec::new() }),
+            Verb::Broker,
+            EVERYWHERE,
+        ),
     ]
 }
 

@@ -194,6 +194,7 @@ fn had_waited(cause: LateCause) -> &'static str {
         LateCause::Edit => "a cancel, reschedule or replace was under way (edit)",
         LateCause::Broker => "its broker was busy or stood still (broker)",
         LateCause::Paused => "its destination was paused (paused)",
+        LateCause::Limited => "its destination was at its limits (limited)",
         LateCause::Unknown => "for a reason that this version does not know (unknown)",
     }
 }
@@ -211,6 +212,7 @@ fn now_waits(cause: LateCause) -> &'static str {
         LateCause::Edit => "it waits for the end of a cancel, reschedule or replace (edit)",
         LateCause::Broker => "it waits for its broker (broker)",
         LateCause::Paused => "its destination is paused: mtimer destination get (paused)",
+        LateCause::Limited => "its destination is at its limits: mtimer destination get (limited)",
         LateCause::Unknown => "it waits for something that this version does not know (unknown)",
     }
 }

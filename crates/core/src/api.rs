@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use mtimer_protocol::{ErrorCode, Query, Request, ServerMessage, Settlement, Topology};
+use mtimer_protocol::{ErrorCode, Query, Request, ServerMessage, Settlement, Share, ShareRequest, Topology};
 pub use mtimer_store::{Call, CallAnswer};
 use mtimer_store::{Census, Health, InFlight, LaneError, Verdict};
 use mtimer_types::{DeadReason, Destination, Epoch, PartitionId, RetryTiers, Time, TimerId, limits};
@@ -61,6 +61,8 @@ pub enum Input {
     Disown(PartitionId),
     /// An event of a session.
     Session(SessionId, SessionEvent),
+    /// To [`Effect::AskShares`]: this broker has these shares now.
+    Lent(Vec<Share>),
     /// Count the stored timers: [`Effect::Stored`] follows. One count answers all that came before
     /// it began.
     CountStored,
@@ -137,7 +139,7 @@ pub enum SessionEvent {
         /// The question.
         query: Query,
     },
-    /// To [`Effect::Recall`]: these deliveries had not left for it, and do not any more.
+    /// To [`Effect::Recall`] or [`Effect::SendBy`]: these deliveries had not left for it, and do not any more.
     Recalled(Vec<TimerId>),
     /// `ClientMessage::Goodbye`.
     Goodbye,
@@ -151,6 +153,12 @@ pub enum Effect {
     /// Send to a session. Never blocks the engine: the shell bounds its queue and closes a session
     /// that exceeds it.
     Send(SessionId, ServerMessage),
+    /// Send deliveries to a session, if they leave for its socket by this monotonic time, ms;
+    /// otherwise [`SessionEvent::Recalled`] follows.
+    SendBy(SessionId, ServerMessage, u64),
+    /// Ask the leader for shares of destinations' limits; [`Input::Lent`] follows. Those that are
+    /// lost are asked for again.
+    AskShares(Vec<ShareRequest>),
     /// Take back what was sent to this registration of a session and has not left for its socket;
     /// [`SessionEvent::Recalled`] follows if there is any.
     Recall(SessionId, u32),
@@ -321,7 +329,8 @@ pub enum Counter {
     Extended,
     /// Timers that imports have staged.
     Staged,
-    /// Deliveries that were withdrawn because their destination was paused, before they had left.
+    /// Deliveries that were withdrawn before they had left: their destination was paused, or they
+    /// would have left later than its limits allow.
     Recalled,
 }
 

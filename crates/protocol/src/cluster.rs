@@ -6,8 +6,8 @@
 //! older one.
 //! Not in here: how a leader is found, and how it assigns partitions.
 
-use mtimer_types::limits::{MAX_BROKERS, MAX_PARTITIONS};
-use mtimer_types::{Destination, Epoch, PartitionId, Term};
+use mtimer_types::limits::{MAX_BROKERS, MAX_CONFIGURED_DESTINATIONS, MAX_PARTITIONS};
+use mtimer_types::{DeliveryLimits, Destination, Epoch, PartitionId, Term};
 use serde::{Deserialize, Serialize};
 
 use crate::bounded::at_most;
@@ -69,6 +69,68 @@ impl Topology {
 pub enum PeerRequest {
     /// Still here, with this state; answered by [`PeerAnswer::Heard`].
     Heartbeat(Heartbeat),
+    /// Lend shares of destinations' limits; answered by [`PeerAnswer::Shares`].
+    Shares {
+        /// The incarnation of the broker that asks, as in its heartbeats.
+        incarnation: u64,
+        /// Of each destination one at most.
+        #[serde(deserialize_with = "at_most::<MAX_CONFIGURED_DESTINATIONS, _, _>")]
+        asks: Vec<ShareRequest>,
+    },
+}
+
+/// A broker's request for a share of the limits of one destination. It says what became of the last
+/// share, and gives up of it what the answer does not lend again.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ShareRequest {
+    /// The destination.
+    pub dest: Destination,
+    /// Version of its settings.
+    pub version: u64,
+    /// Its limits.
+    pub limits: DeliveryLimits,
+    /// When the request was made, ms by the monotonic clock of the broker that asks. The answer
+    /// repeats it, and the share counts from then on.
+    pub made: u64,
+    /// The share that it has, if that has not ended; else nothing.
+    pub held: ShareParts,
+    /// Deliveries that run, or may still run, at a handler.
+    pub running: u32,
+    /// Timers that wait for a delivery.
+    pub waiting: u32,
+    /// Deliveries that it has started since its last request.
+    pub started: u32,
+    /// The longest callback timeout among its timers of this destination, ms.
+    pub longest_ms: u32,
+    /// Unused tokens that it gives back, in parts of `per_ms` to a token.
+    pub returned: u64,
+}
+
+/// A part of a destination's limits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ShareParts {
+    /// Deliveries that may run at the same time.
+    pub slots: u32,
+    /// Of the rate: starts in its time.
+    pub starts: u32,
+    /// Of the rate: its burst.
+    pub burst: u32,
+}
+
+/// The share of a destination's limits that a broker has from now on.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Share {
+    /// The destination.
+    pub dest: Destination,
+    /// The request's.
+    pub made: u64,
+    /// The share.
+    pub parts: ShareParts,
+    /// Tokens that come with it, in parts of `per_ms` to a token. Those that are there stay, as far
+    /// as the burst allows.
+    pub tokens: u64,
+    /// For how long, ms from when the request was made.
+    pub lasts_ms: u32,
 }
 
 /// The message of a broker to the leader.
@@ -146,6 +208,8 @@ pub enum PeerAnswer {
         /// The contradiction and the fix.
         message: String,
     },
+    /// To a request for shares.
+    Shares(#[serde(deserialize_with = "at_most::<MAX_CONFIGURED_DESTINATIONS, _, _>")] Vec<Share>),
 }
 
 /// The cluster as one broker sees it.

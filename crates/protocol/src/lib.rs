@@ -21,7 +21,7 @@ mod status;
 
 pub use cluster::{
     BrokerEntry, BrokerLoad, BrokerView, ClientView, ClusterView, Heartbeat, MAX_CLIENT_VIEWS, MemberView,
-    PartitionView, PeerAnswer, PeerRequest, Topology,
+    PartitionView, PeerAnswer, PeerRequest, Share, ShareParts, ShareRequest, Topology,
 };
 #[cfg(feature = "codec")]
 pub use codec::frame_codec;

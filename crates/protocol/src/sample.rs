@@ -8,8 +8,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use mtimer_types::extensions::{FIRST_UNASSIGNED, VOLATILE};
 use mtimer_types::{
-    Bulk, BulkAction, BulkId, Destination, DestinationSettings, Extensions, Filter, Headers, ImportId, Key,
-    KeyPolicy, Mode, PartitionId, Pause, RetryTiers, SettingsVersion, Target, Time, Timer, TimerId,
+    Bulk, BulkAction, BulkId, DeliveryLimits, DeliveryRate, Destination, DestinationSettings, Extensions,
+    Filter, Headers, ImportId, Key, KeyPolicy, Mode, PartitionId, Pause, RetryTiers, SettingsVersion, Target,
+    Time, Timer, TimerId,
 };
 
 use crate::query::{CountsQuery, ForecastQuery, PendingQuery};
@@ -158,6 +159,10 @@ pub fn settings() -> DestinationSettings {
             reason: "the database moves".into(),
         }),
         strict_priority: true,
+        limits: DeliveryLimits {
+            concurrency: Some(50),
+            rate: Some(DeliveryRate { starts: 1_000, per_ms: 1_000, burst: 100 }),
+        },
     }
 }
 

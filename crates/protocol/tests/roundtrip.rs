@@ -11,14 +11,14 @@ use mtimer_protocol::{
     BrokerEntry, BrokerLoad, BrokerView, BulkState, BulkView, ClientMessage, ClientView, ClusterView,
     CountsQuery, Delivery, DestinationCounts, ErrorCode, ForecastQuery, Heartbeat, MemberView, OpReply,
     PartitionView, PeerAnswer, PeerRequest, PendingQuery, PendingRow, Query, QueryAnswer, RecordRest,
-    Request, RequestOp, ServerMessage, SettleRefusal, Settlement, TimerState, TimerView, Topology, Welcome,
-    decode, encode,
+    Request, RequestOp, ServerMessage, SettleRefusal, Settlement, Share, ShareParts, ShareRequest,
+    TimerState, TimerView, Topology, Welcome, decode, encode,
 };
 use mtimer_types::{
-    Bulk, BulkAction, BulkFailure, BulkId, BulkObstacle, DeadReason, Destination, DestinationSettings,
-    DueSpan, Epoch, Extensions, Filter, HandlerOutcome, Headers, ImportGoal, ImportId, Key, KeyPolicy, Mode,
-    PartitionId, Pause, RetryTiers, SettingsVersion, Staging, StoredSettings, Target, Term, Time, Timer,
-    TimerId,
+    Bulk, BulkAction, BulkFailure, BulkId, BulkObstacle, DeadReason, DeliveryLimits, DeliveryRate,
+    Destination, DestinationSettings, DueSpan, Epoch, Extensions, Filter, HandlerOutcome, Headers,
+    ImportGoal, ImportId, Key, KeyPolicy, Mode, PartitionId, Pause, RetryTiers, SettingsVersion, Staging,
+    StoredSettings, Target, Term, Time, Timer, TimerId,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -139,8 +139,9 @@ fn settings() -> impl Strategy<Value = (PartitionId, Destination, DestinationSet
         any::<u64>().prop_map(SettingsVersion::After),
         any::<u64>().prop_map(SettingsVersion::Given),
     ];
-    let settings = (option::of(pause()), any::<bool>())
-        .prop_map(|(pause, strict_priority)| DestinationSettings { pause, strict_priority });
+    let settings = (option::of(pause()), any::<bool>(), delivery_limits()).prop_map(
+        |(pause, strict_priority, limits)| DestinationSettings { pause, strict_priority, limits },
+    );
     (partition(), dest(), settings, version)
 }
 
@@ -421,6 +422,43 @@ fn cluster_answer() -> impl Strategy<Value = QueryAnswer> {
     ]
 }
 
+fn share_parts() -> impl Strategy<Value = ShareParts> {
+    any::<(u32, u32, u32)>().prop_map(|(slots, starts, burst)| ShareParts { slots, starts, burst })
+}
+
+fn share() -> impl Strategy<Value = Share> {
+    (dest(), any::<(u64, u64, u32)>(), share_parts())
+        .prop_map(|(dest, (made, tokens, lasts_ms), parts)| Share { dest, made, parts, tokens, lasts_ms })
+}
+
+fn delivery_limits() -> impl Strategy<Value = DeliveryLimits> {
+    let rate =
+        any::<(u32, u32, u32)>().prop_map(|(starts, per_ms, burst)| DeliveryRate { starts, per_ms, burst });
+    (option::of(any::<u32>()), option::of(rate))
+        .prop_map(|(concurrency, rate)| DeliveryLimits { concurrency, rate })
+}
+
+fn shares_asked() -> impl Strategy<Value = PeerRequest> {
+    let numbers = any::<((u64, u64, u64), (u32, u32, u32, u32))>();
+    let ask =
+        (dest(), numbers, delivery_limits(), share_parts()).prop_map(|(dest, numbers, limits, held)| {
+            let ((version, made, returned), (running, waiting, started, longest_ms)) = numbers;
+            ShareRequest {
+                dest,
+                version,
+                limits,
+                made,
+                held,
+                running,
+                waiting,
+                started,
+                longest_ms,
+                returned,
+            }
+        });
+    (any::<u64>(), vec(ask, 0..9)).prop_map(|(incarnation, asks)| PeerRequest::Shares { incarnation, asks })
+}
+
 fn peer_answer() -> impl Strategy<Value = PeerAnswer> {
     prop_oneof![
         (any::<(u64, u64, u64)>(), option::of(topology())).prop_map(|((seq, term, epoch), topology)| {
@@ -429,6 +467,7 @@ fn peer_answer() -> impl Strategy<Value = PeerAnswer> {
         (option::of(address()), any::<u64>())
             .prop_map(|(leader, term)| PeerAnswer::NotLeader { leader, term: Term(term) }),
         ".{0,99}".prop_map(|message| PeerAnswer::Refused { message }),
+        vec(share(), 0..9).prop_map(PeerAnswer::Shares),
     ]
 }
 
@@ -483,6 +522,7 @@ fn from_client() -> impl Strategy<Value = ClientMessage> {
             .prop_map(|(corr, query)| ClientMessage::Query { corr, query: Query::Forecast(query) }),
         any::<u64>().prop_map(ClientMessage::Ping),
         heartbeat().prop_map(|beat| ClientMessage::Peer(PeerRequest::Heartbeat(beat))),
+        shares_asked().prop_map(ClientMessage::Peer),
     ]
 }
 

@@ -143,7 +143,7 @@ pub fn settings_from_bytes(bytes: &[u8]) -> Result<StoredSettings, DecodeError> 
 #[cfg(test)]
 mod tests {
     use mtimer_types::limits::MAX_PAUSE_TEXT_BYTES;
-    use mtimer_types::{Pause, Time};
+    use mtimer_types::{DeliveryLimits, DeliveryRate, Pause, Time};
 
     use super::*;
 
@@ -168,7 +168,9 @@ mod tests {
         let (since, until) = (Time::MAX, Some(Time::MAX));
         let pause = Pause { since, until, over_ms: u64::MAX, by: text(), reason: text() };
         let dest = Destination::new(&name, &name).unwrap();
-        let settings = DestinationSettings { pause: Some(pause), strict_priority: true };
+        let rate = DeliveryRate { starts: u32::MAX, per_ms: u32::MAX, burst: u32::MAX };
+        let limits = DeliveryLimits { concurrency: Some(u32::MAX), rate: Some(rate) };
+        let settings = DestinationSettings { pause: Some(pause), strict_priority: true, limits };
         let row = StoredSettings { dest, version: u64::MAX, settings };
         let bytes = settings_to_bytes(&row);
         assert!(bytes.len() < 1_024, "it has {} bytes", bytes.len());

@@ -142,6 +142,28 @@ pub enum InvalidSettings {
         /// The limit.
         limit: u64,
     },
+    /// The limit on concurrent deliveries is out of range.
+    #[error(
+        "the concurrency is {concurrency}, it can be 1 to {limit}; to stop deliveries, pause the destination"
+    )]
+    Concurrency {
+        /// The limit asked for.
+        concurrency: u32,
+        /// The highest.
+        limit: u32,
+    },
+    /// A part of the rate is out of range.
+    #[error("the rate has {value} {what}, they can be {least} to {most}")]
+    Rate {
+        /// Which: `starts`, `burst` or `milliseconds`.
+        what: &'static str,
+        /// Its value.
+        value: u32,
+        /// The least.
+        least: u32,
+        /// The most.
+        most: u32,
+    },
     /// The version that they are to have is 0, which means that there are none.
     #[error("settings cannot have version 0: give the one that partition 0 has answered")]
     NoVersion,

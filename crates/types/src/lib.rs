@@ -50,7 +50,9 @@ pub use outcome::{DeadReason, Ended, HandlerOutcome};
 pub use partition::{Epoch, Nonce, PartitionId, Term};
 pub use priority::{InvalidPriority, Priority};
 pub use retry_tiers::RetryTiers;
-pub use settings::{DestinationSettings, Pause, SettingsVersion, StoredSettings};
+pub use settings::{
+    DeliveryLimits, DeliveryRate, DestinationSettings, Pause, SettingsVersion, StoredSettings,
+};
 pub use story::{Attempt, AttemptEnd, FailedAttempt, LateCause};
 pub use target::Target;
 pub use text::beginning;

@@ -155,6 +155,16 @@ pub const MAX_BULK_FAILURES: usize = 100;
 /// Destinations that have settings. Every partition has a copy of them all, some 100 bytes each,
 /// which its owner reads when it acquires it.
 pub const MAX_CONFIGURED_DESTINATIONS: usize = 1_000;
+/// Highest limit on a destination's concurrent deliveries: more than any fleet of handlers runs.
+pub const MAX_CONCURRENCY: u32 = 1_000_000;
+/// Most starts that a destination's rate may allow in its time.
+pub const MAX_RATE_STARTS: u32 = 1_000_000;
+/// Most starts at once of a destination's rate.
+pub const MAX_RATE_BURST: u32 = 1_000_000;
+/// Shortest time of a destination's rate, ms: a second, by which rates are usually given.
+pub const MIN_RATE_PER_MS: u32 = 1_000;
+/// Longest time of a destination's rate, ms: a day.
+pub const MAX_RATE_PER_MS: u32 = 86_400_000;
 /// Bytes of each text of a pause, who and why: a sentence or two, and a link.
 pub const MAX_PAUSE_TEXT_BYTES: usize = 256;
 /// Longest time over which the timers that have waited for the end of a pause are let go, ms: a

@@ -3,7 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use crate::invalid::InvalidSettings;
-use crate::limits::{MAX_AHEAD_MS, MAX_PAUSE_TEXT_BYTES, MAX_RELEASE_MS};
+use crate::limits::{
+    MAX_AHEAD_MS, MAX_CONCURRENCY, MAX_PAUSE_TEXT_BYTES, MAX_RATE_BURST, MAX_RATE_PER_MS, MAX_RATE_STARTS,
+    MAX_RELEASE_MS, MIN_RATE_PER_MS,
+};
 use crate::name::Destination;
 use crate::time::Time;
 
@@ -15,6 +18,8 @@ pub struct DestinationSettings {
     /// Of the timers that wait the most urgent class always goes first, however long others wait.
     /// Else each class has its share of the turns.
     pub strict_priority: bool,
+    /// How many deliveries may run, and start, at the same time.
+    pub limits: DeliveryLimits,
 }
 
 impl DestinationSettings {
@@ -29,13 +34,58 @@ impl DestinationSettings {
     ///
     /// [`InvalidSettings`].
     pub fn check(&self, now: Time) -> Result<(), InvalidSettings> {
-        self.pause.as_ref().map_or(Ok(()), |pause| pause.check(now))
+        self.pause.as_ref().map_or(Ok(()), |pause| pause.check(now))?;
+        self.limits.check()
     }
 
     /// Bytes of their texts.
     pub fn bytes(&self) -> usize {
         self.pause.as_ref().map_or(0, |pause| pause.by.len() + pause.reason.len())
     }
+}
+
+/// Limits on the deliveries of a destination, by all brokers together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct DeliveryLimits {
+    /// Most deliveries that are sent and not settled, 1 to 1,000,000; `None`: any number.
+    pub concurrency: Option<u32>,
+    /// Most deliveries that start in a time; `None`: any number.
+    pub rate: Option<DeliveryRate>,
+}
+
+impl DeliveryLimits {
+    /// Whether there are none.
+    pub const fn is_none(&self) -> bool {
+        self.concurrency.is_none() && self.rate.is_none()
+    }
+
+    fn check(&self) -> Result<(), InvalidSettings> {
+        if let Some(concurrency) = self.concurrency.filter(|n| !(1..=MAX_CONCURRENCY).contains(n)) {
+            return Err(InvalidSettings::Concurrency { concurrency, limit: MAX_CONCURRENCY });
+        }
+        let Some(rate) = self.rate else { return Ok(()) };
+        for (what, value, least, most) in [
+            ("starts", rate.starts, 1, MAX_RATE_STARTS),
+            ("burst", rate.burst, 1, MAX_RATE_BURST),
+            ("milliseconds", rate.per_ms, MIN_RATE_PER_MS, MAX_RATE_PER_MS),
+        ] {
+            if !(least..=most).contains(&value) {
+                return Err(InvalidSettings::Rate { what, value, least, most });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A rate of deliveries: in any time *t* at most `starts · t / per_ms + burst` start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DeliveryRate {
+    /// So many in `per_ms`, 1 to 1,000,000.
+    pub starts: u32,
+    /// In ms: 1,000 (a second) to 86,400,000 (a day).
+    pub per_ms: u32,
+    /// So many at once after a while without any, 1 to 1,000,000.
+    pub burst: u32,
 }
 
 /// A time in which nothing of a destination is delivered.
@@ -114,6 +164,28 @@ mod tests {
         assert_eq!(lasts(DestinationSettings::default()), [false; 4]);
         assert_eq!(lasts(until(None)), [true; 4]);
         assert_eq!(lasts(until(Some(NOW + 10))), [true, true, false, false]);
+    }
+
+    #[test]
+    fn limits_out_of_range_are_refused_with_value_and_range() {
+        let rate = DeliveryRate { starts: 10, per_ms: 1_000, burst: 1 };
+        let refused = |limits| {
+            let settings = DestinationSettings { limits, ..DestinationSettings::default() };
+            settings.check(NOW).map_err(|error| error.to_string())
+        };
+        let of = |concurrency, rate| DeliveryLimits { concurrency, rate };
+        assert_eq!(refused(of(Some(1), Some(rate))), Ok(()));
+        assert_eq!(refused(of(Some(MAX_CONCURRENCY), None)), Ok(()));
+        let none = refused(of(Some(0), None)).unwrap_err();
+        assert!(none.contains("concurrency is 0") && none.contains("1 to 1000000"), "{none}");
+        for (bad, text) in [
+            (DeliveryRate { starts: 0, ..rate }, "0 starts"),
+            (DeliveryRate { burst: MAX_RATE_BURST + 1, ..rate }, "1000001 burst"),
+            (DeliveryRate { per_ms: 999, ..rate }, "999 milliseconds"),
+        ] {
+            let told = refused(of(None, Some(bad))).unwrap_err();
+            assert!(told.contains(text), "{told}");
+        }
     }
 
     #[test]

@@ -140,6 +140,8 @@ numbered! {
         Broker = 6, "broker";
         /// Its destination was paused.
         Paused = 7, "paused";
+        /// As many deliveries of its destination ran, or had started, as its limits allow.
+        Limited = 8, "limited";
     }
 }
 
@@ -267,7 +269,8 @@ mod tests {
         let unknown = (254, "unknown");
         assert_eq!(ends, (0..).zip(expected).chain([unknown]).collect::<Vec<_>>());
         let causes = LateCause::ALL.iter().map(|cause| (*cause as u8, cause.name())).collect::<Vec<_>>();
-        let expected = ["credit", "parked", "takeover", "claim", "store", "edit", "broker", "paused"];
+        let expected =
+            ["credit", "parked", "takeover", "claim", "store", "edit", "broker", "paused", "limited"];
         assert_eq!(causes, (0..).zip(expected).chain([unknown]).collect::<Vec<_>>());
     }
 }

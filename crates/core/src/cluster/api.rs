@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use mtimer_protocol::{BrokerLoad, PeerAnswer, PeerRequest, Topology};
+use mtimer_protocol::{BrokerLoad, PeerAnswer, PeerRequest, Share, ShareRequest, Topology};
 use mtimer_store::{Campaigned, Candidate, Lease, LeaseHolder, StoreError};
 use mtimer_types::{Epoch, PartitionId, Term};
 
@@ -115,6 +115,9 @@ pub enum NodeInput {
     Lost(PartitionId),
     /// This broker's load.
     Load(BrokerLoad),
+    /// The engine asks for shares of destinations' limits; [`NodeEffect::Lent`] follows if the leader
+    /// can be reached.
+    AskShares(Vec<ShareRequest>),
     /// Give everything up gracefully; [`NodeEffect::Left`] follows.
     Stop,
     /// [`Node::next_tick`](super::Node::next_tick) has come.
@@ -157,6 +160,8 @@ pub enum NodeEffect {
         /// The assignment's version.
         version: u64,
     },
+    /// The leader has lent this broker shares of destinations' limits: tell the engine.
+    Lent(Vec<Share>),
     /// Hand it over, or stop acquiring it; answered by [`NodeInput::Lost`] when it is done.
     Disown(PartitionId),
     /// This broker contradicts the cluster and must end: why. Nothing comes after it.

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use mtimer_protocol::{Heartbeat, PeerAnswer, PeerRequest, Topology};
+use mtimer_protocol::{Heartbeat, PeerAnswer, PeerRequest, Share, ShareRequest, Topology};
 use mtimer_types::{Epoch, PartitionId};
 
 use super::api::{LeadershipEnd, NodeEffect, NodeInput, PeerId};
@@ -69,6 +69,11 @@ impl Node {
             }
             NodeInput::FromLeader(answer) => self.leader_says(now, answer),
             NodeInput::FromPeer(peer, PeerRequest::Heartbeat(beat)) => self.peer_says(now, peer, beat),
+            NodeInput::FromPeer(peer, PeerRequest::Shares { incarnation, asks }) => {
+                let shares = self.lend(now, incarnation, &asks);
+                self.out.extend(shares.map(|shares| NodeEffect::ToPeer(peer, PeerAnswer::Shares(shares))));
+            }
+            NodeInput::AskShares(asks) => self.ask_shares(now, asks),
             NodeInput::PeerGone(peer) => {
                 if let Some(leadership) = &mut self.leadership {
                     leadership.members.gone(now, peer);
@@ -125,6 +130,7 @@ impl Node {
                     self.connect(now, &address);
                 }
             }
+            PeerAnswer::Shares(shares) => self.out.push(NodeEffect::Lent(shares)),
             PeerAnswer::Refused { message } => {
                 self.refused = true;
                 self.out.push(NodeEffect::Refused(message));
@@ -165,6 +171,23 @@ impl Node {
                 self.out.push(NodeEffect::ToPeer(peer, answer));
             }
         }
+    }
+
+    /// The engine wants shares: this broker lends them, or the leader does. If nobody leads they are
+    /// asked for again.
+    fn ask_shares(&mut self, now: u64, asks: Vec<ShareRequest>) {
+        let incarnation = self.options.incarnation;
+        if let Some(shares) = self.lend(now, incarnation, &asks) {
+            self.out.push(NodeEffect::Lent(shares));
+        } else if self.link.is_up() {
+            self.out.push(NodeEffect::ToLeader(PeerRequest::Shares { incarnation, asks }));
+        }
+    }
+
+    /// Lends shares as leader.
+    fn lend(&mut self, now: u64, incarnation: u64, asks: &[ShareRequest]) -> Option<Vec<Share>> {
+        let lender = &mut self.leadership.as_mut()?.lender;
+        Some(asks.iter().filter_map(|ask| lender.lend(now, incarnation, ask)).collect())
     }
 
     fn owned(&mut self, now: u64, partition: PartitionId, epoch: Epoch) {

@@ -70,6 +70,11 @@ impl LeaderLink {
         matches!(self.state, LinkState::Connecting { .. })
     }
 
+    /// Whether the connection is there.
+    pub(super) fn is_up(&self) -> bool {
+        matches!(self.state, LinkState::Up(_))
+    }
+
     pub(super) fn connect(&mut self, now: u64, to: &str) {
         self.state = LinkState::Connecting { to: to.to_owned(), since: now };
     }

@@ -15,6 +15,7 @@ use mtimer_types::Epoch;
 
 use super::api::NodeOptions;
 use super::assignment::assign;
+use super::lender::Lender;
 use super::members::Members;
 
 /// How long a leader that let its lease run out is waited for in addition to a heartbeat, ms.
@@ -39,6 +40,7 @@ pub(super) struct Leadership {
     options: NodeOptions,
     pub(super) lease: Lease,
     pub(super) members: Members,
+    pub(super) lender: Lender,
     /// Who is to be heard before the first decision, and until when; `None`: decided.
     awaited: Option<BTreeMap<String, u64>>,
     /// By partition: the address of the broker that it is assigned to.
@@ -84,6 +86,7 @@ impl Leadership {
         Self {
             options: options.clone(),
             members: Members::new(now, options, drained),
+            lender: Lender::new(now),
             lease,
             awaited: Some(awaited),
             owners,

@@ -25,6 +25,7 @@ mod election;
 mod follow;
 mod leader;
 mod lease;
+mod lender;
 mod lost;
 mod members;
 mod node;
@@ -42,6 +43,7 @@ use mtimer_types::{Epoch, Term};
 
 pub use self::api::{DrainError, LeadershipEnd, NodeEffect, NodeInput, NodeOptions, PeerId};
 use self::leader::Leadership;
+pub use self::lender::{Lender, SHARE_MS};
 pub use self::node::Node;
 pub use self::refusal::is_address;
 use crate::api::Now;

@@ -59,13 +59,16 @@ impl Engine {
         };
         let Some(entry) = p.table.get_mut(id).filter(is_meant) else { return };
         entry.state = EntryState::Due;
-        let timer = &entry.record.timer;
-        let (dest, priority, deadline) = (entry.dest, timer.priority(), timer.deadline);
+        let (ix, timer) = (entry.dest, &entry.record.timer);
+        let (priority, deadline) = (timer.priority(), timer.deadline);
+        let timeout_ms = timer.callback_timeout_ms.unwrap_or(self.options.callback_timeout_ms);
         match self.clearance(now, id, Stage::Due) {
             Clearance::Send => {
                 self.set_state(id, EntryState::Ready { since: now.mono_ms });
-                self.roster.dest_mut(dest).ready.push(id, priority, deadline);
-                self.roster.touch(dest);
+                let dest = self.roster.dest_mut(ix);
+                dest.limit.note_timeout(timeout_ms);
+                dest.ready.push(id, priority, deadline);
+                self.roster.touch(ix);
             }
             Clearance::Hold => self.hold(now, id),
             Clearance::AwaitClaim => self.await_claim(now, id),
@@ -125,13 +128,17 @@ impl Engine {
         }
         for dest in self.roster.take_dirty() {
             let sent = self.dispatch_to(now, dest);
-            let (attended, has_credit) = (self.attended.ms(), self.roster.free(dest) > 0);
+            let (attended, free) = (self.attended.ms(), self.roster.free(dest));
             let d = self.roster.dest_mut(dest);
-            d.flow.note_credit(attended, sent, has_credit);
+            let is_scarce = d.limit.allowance(now.mono_ms) == 0 && free > 0 && d.awaits_credit();
+            d.limit.note_scarce(is_scarce);
+            // As for what comes back from the park: it is not to be parked again.
+            d.flow.note_credit(attended, sent, free > 0 && d.limit.may_return(now.mono_ms) > 0);
             if d.flow.is_settling() && !d.ready.is_empty() {
                 self.deferral.await_credit();
             }
             self.unpark_more(now, dest);
+            self.ask_share(now, dest);
             self.roster.forget_unused(dest);
         }
     }
@@ -139,16 +146,17 @@ impl Engine {
     /// Returns how many deliveries were given out.
     fn dispatch_to(&mut self, now: Now, dest: DestIx) -> usize {
         let mut sent = 0;
-        while !self.roster.dest(dest).ready.is_empty() {
+        let mut allowance = self.roster.dest_mut(dest).limit.allowance(now.mono_ms);
+        while allowance > 0 && !self.roster.dest(dest).ready.is_empty() {
             let waiting = self.roster.dest(dest).ready.len();
             let Some((member, share)) = self.roster.least_loaded(dest, waiting) else { break };
             for _ in 0..share {
-                if self.roster.is_full(member) {
+                if allowance == 0 || self.roster.is_full(member) {
                     break;
                 }
                 let Some(id) = self.next_ready(now, dest) else { return sent };
                 self.give(now, id, member);
-                sent += 1;
+                (sent, allowance) = (sent + 1, allowance - 1);
             }
         }
         sent
@@ -188,11 +196,14 @@ impl Engine {
     fn give(&mut self, now: Now, id: TimerId, member: MemberRef) {
         self.roster.charge(member);
         self.unsettled += 1;
-        let mut entry = self.partition(id.partition()).and_then(|p| p.table.get_mut(id));
-        if let Some(entry) = &mut entry
-            && let Some(since) = entry.state.ready_since()
-        {
-            entry.had_credit_after(now, now.mono_ms.saturating_sub(since));
+        let mut entry = self.partitions.get_mut(id.partition()).and_then(|p| p.table.get_mut(id));
+        if let Some(entry) = &mut entry {
+            let limit = &mut self.roster.dest_mut(entry.dest).limit;
+            limit.reserve();
+            if let Some(since) = entry.state.ready_since() {
+                let cause = if limit.is_scarce() { LateCause::Limited } else { LateCause::Credit };
+                entry.was_ready_for(now, now.mono_ms.saturating_sub(since), cause);
+            }
         }
         match entry {
             Some(entry) if entry.record.timer.mode == Mode::AtMostOnce => {
@@ -247,6 +258,7 @@ impl Engine {
         });
         self.timeouts.add(until, id, attempt);
         self.flights.begin(id.partition(), dest);
+        self.roster.dest_mut(dest).limit.start(now.mono_ms);
         if taken_over {
             self.tallies.redelivery(RedeliveryCause::Takeover);
         }
@@ -268,7 +280,7 @@ impl Engine {
         let dest = entry.dest;
         // The answer may be old: a process that was stopped, a store that is slow.
         let clearance = self.clearance(now, id, Stage::Taken);
-        let is_sent = clearance == Clearance::Send;
+        let is_sent = clearance == Clearance::Send && self.roster.dest(dest).limit.may_start(now.mono_ms);
         if is_sent && self.roster.takes(member) {
             return self.deliver(now, id, member);
         }
@@ -278,6 +290,7 @@ impl Engine {
             return self.deliver(now, id, other);
         }
         self.unsettled -= 1;
+        self.roster.dest_mut(dest).limit.unreserve();
         self.set_state(id, EntryState::Due);
         match clearance {
             Clearance::Hold => self.hold(now, id),
@@ -300,7 +313,8 @@ impl Engine {
                 if facts.entry.state.flight().is_none() {
                     continue;
                 }
-                if clearance(Stage::Outgoing, &facts) == Clearance::Send {
+                let may_leave = self.roster.dest(facts.entry.dest).limit.may_leave(now.mono_ms);
+                if may_leave && clearance(Stage::Outgoing, &facts) == Clearance::Send {
                     self.roster.post(member, delivery);
                     continue;
                 }
@@ -317,6 +331,7 @@ impl Engine {
         };
         self.set_state(id, EntryState::Taking { member });
         self.flights.end(id.partition(), dest);
+        self.roster.dest_mut(dest).limit.take_back();
         self.roster.end_flight(session, id);
     }
 
@@ -336,12 +351,15 @@ impl Engine {
 
     /// Sends this turn's deliveries, in frames of bounded size.
     pub(super) fn send(&mut self, now: Now) {
+        let mut limited = Vec::new();
         for member in self.roster.take_outgoing() {
             let Some(m) = self.roster.member(member) else { continue };
-            let (session, registration) = (m.session, m.registration);
+            let (session, registration, dest) = (m.session, m.registration, m.dest);
             let mut frame = Vec::new();
             let mut bytes = 0;
             let outbox = m.take_outbox();
+            let by = self.roster.dest(dest).limit.leave_by();
+            limited.extend(by.map(|_| dest));
             let again = outbox.iter().filter(|d| d.attempt > 1).count();
             self.count(Counter::Delivered, outbox.len() as u64);
             self.count(Counter::Redelivered, again as u64);
@@ -354,15 +372,24 @@ impl Engine {
                 if frame.len() >= FRAME_DELIVERIES || bytes >= FRAME_BYTES {
                     bytes = 0;
                     let deliveries = std::mem::take(&mut frame);
-                    self.effects
-                        .push(Effect::Send(session, ServerMessage::Deliver { registration, deliveries }));
+                    self.effects.push(deliver(session, registration, deliveries, by));
                 }
             }
             if !frame.is_empty() {
-                self.effects
-                    .push(Effect::Send(session, ServerMessage::Deliver { registration, deliveries: frame }));
+                self.effects.push(deliver(session, registration, frame, by));
             }
         }
+        // What is given out from now on is of another turn.
+        limited.into_iter().for_each(|dest| self.roster.dest_mut(dest).limit.sent());
+    }
+}
+
+/// Sends deliveries, by this monotonic time or not at all.
+fn deliver(session: SessionId, registration: u32, deliveries: Vec<Delivery>, by: Option<u64>) -> Effect {
+    let message = ServerMessage::Deliver { registration, deliveries };
+    match by {
+        Some(by) => Effect::SendBy(session, message, by),
+        None => Effect::Send(session, message),
     }
 }
 

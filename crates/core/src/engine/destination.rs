@@ -3,7 +3,7 @@
 //! Invariant: the number of a destination stays valid while it has a member, a timer in memory or
 //! a park; afterwards it may stand for another.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use mtimer_types::{Destination, StoredSettings, Time};
 use slab::Slab;
@@ -12,6 +12,7 @@ use super::credit::DestinationCredit;
 use super::destination_members::DestIx;
 use super::flow::Flow;
 use super::hash::{Map, Seeded};
+use super::limit::Limit;
 use super::parks::Parks;
 use super::policies::Policies;
 use super::policy::Policy;
@@ -26,6 +27,7 @@ pub(super) struct Dest {
     pub(super) parks: Parks,
     pub(super) flow: Flow,
     pub(super) policy: Policy,
+    pub(super) limit: Limit,
     /// Failed attempts since the last success.
     failures: u64,
     /// Its registrations, and their credit.
@@ -37,13 +39,14 @@ pub(super) struct Dest {
 }
 
 impl Dest {
-    fn new(name: Destination, policy: Policy) -> Self {
+    fn new(name: Destination, policy: Policy, limit: Limit) -> Self {
         Self {
             name,
             ready: ReadyQueue::default(),
             parks: Parks::default(),
             flow: Flow::default(),
             policy,
+            limit,
             failures: 0,
             credit: DestinationCredit::default(),
             entries: 0,
@@ -93,7 +96,11 @@ impl Dest {
 
     fn is_unused(&self) -> bool {
         let parked = !self.parks.is_empty() || self.parks.returning() > 0;
-        self.credit.registrations() == 0 && !parked && self.entries == 0 && !self.dirty
+        self.credit.registrations() == 0
+            && !parked
+            && self.entries == 0
+            && !self.dirty
+            && !self.limit.is_busy()
     }
 }
 
@@ -103,6 +110,9 @@ pub(super) struct DestinationTable {
     all: Slab<Dest>,
     by_name: Map<Destination, DestIx>,
     policies: Policies,
+    /// When to look at destinations for their limits, monotonic ms.
+    limited: BTreeMap<DestIx, u64>,
+    wakes: BTreeSet<(u64, DestIx)>,
     /// The one that was asked for last: neighbours mostly have the same.
     last: Option<(Destination, DestIx)>,
     /// Destinations to look at in this turn.
@@ -116,7 +126,8 @@ impl DestinationTable {
     pub(super) fn new(seed: Seeded) -> Self {
         let (all, by_name) = (Slab::new(), Map::with_hasher(seed));
         let policies = Policies::new(seed);
-        Self { all, by_name, policies, last: None, dirty: Vec::new(), busy: BTreeSet::new() }
+        let (limited, wakes) = (BTreeMap::new(), BTreeSet::new());
+        Self { all, by_name, policies, limited, wakes, last: None, dirty: Vec::new(), busy: BTreeSet::new() }
     }
 
     /// The number of a destination, a new one if need be.
@@ -136,7 +147,11 @@ impl DestinationTable {
     }
 
     fn insert(&mut self, name: &Destination) -> DestIx {
-        let ix = self.all.insert(Dest::new(name.clone(), self.policies.of(name)));
+        let mut limit = Limit::default();
+        if let Some((version, limits)) = self.policies.limits_of(name) {
+            limit.set(version, limits);
+        }
+        let ix = self.all.insert(Dest::new(name.clone(), self.policies.of(name), limit));
         self.by_name.insert(name.clone(), ix);
         ix
     }
@@ -173,6 +188,9 @@ impl DestinationTable {
     fn renew_policy(&mut self, dest: &Destination) {
         if let Some(ix) = self.find(dest) {
             self.all[ix].policy = self.policies.of(dest);
+            if let Some((version, limits)) = self.policies.limits_of(dest) {
+                self.all[ix].limit.set(version, limits);
+            }
             self.touch(ix);
         }
     }
@@ -180,6 +198,33 @@ impl DestinationTable {
     /// The destinations that are paused.
     pub(super) fn paused(&self) -> impl Iterator<Item = &StoredSettings> {
         self.policies.paused()
+    }
+
+    /// Notes when to look at a destination again, for its limits.
+    pub(super) fn wake_for_limits(&mut self, now: u64, ix: DestIx, waiting: u64) {
+        let wake = self.all[ix].limit.wake_at(now, waiting);
+        let before = match wake {
+            Some(at) => self.limited.insert(ix, at),
+            None => self.limited.remove(&ix),
+        };
+        if before != wake {
+            before.into_iter().for_each(|at| _ = self.wakes.remove(&(at, ix)));
+            self.wakes.extend(wake.map(|at| (at, ix)));
+        }
+    }
+
+    /// Has the destinations looked at whose time has come.
+    pub(super) fn touch_limited(&mut self, now: u64) {
+        while let Some((at, ix)) = self.wakes.first().copied().filter(|(at, _)| *at <= now) {
+            self.wakes.remove(&(at, ix));
+            self.limited.remove(&ix);
+            self.touch(ix);
+        }
+    }
+
+    /// When the first one is to be looked at.
+    pub(super) fn next_limited(&self) -> Option<u64> {
+        self.wakes.first().map(|(at, _)| *at)
     }
 
     /// Has this destination looked at before the turn ends.

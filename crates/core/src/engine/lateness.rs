@@ -25,11 +25,11 @@ impl TimerEntry {
         self.waited = Some(Waited { cause, from_ms: 0 });
     }
 
-    /// It is given to a client after it has waited for one for so long, ms.
-    pub(super) fn had_credit_after(&mut self, now: Now, waited_ms: u64) {
+    /// It is given to a client after it has waited for that for so long, ms, for this reason.
+    pub(super) fn was_ready_for(&mut self, now: Now, waited_ms: u64, cause: LateCause) {
         let late_ms = self.late_ms(now.time);
         if late_ms >= LATE_MS && waited_ms >= late_ms / 2 {
-            self.has_waited_for(LateCause::Credit);
+            self.has_waited_for(cause);
         }
     }
 

@@ -74,6 +74,7 @@ mod housekeeping;
 mod inherited;
 mod key_edits;
 mod lateness;
+mod limit;
 mod loading;
 mod open_requests;
 mod outcomes;
@@ -108,13 +109,14 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod timeouts;
+mod token_bucket;
 mod transitions;
 mod turns;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use mtimer_protocol::{ErrorCode, ServerMessage, Topology};
+use mtimer_protocol::{ErrorCode, ServerMessage, ShareRequest, Topology};
 use mtimer_types::TimerId;
 
 use self::attended::AttendedTime;
@@ -167,6 +169,8 @@ pub struct Engine {
     sweeps: Sweeps,
     /// Effects of the present turn.
     effects: Vec<Effect>,
+    /// Shares that are asked for in the present turn.
+    asks: Vec<ShareRequest>,
     /// Its answers to questions: they go behind its deliveries, see [`Engine::answer`].
     answers: Vec<Effect>,
     counters: [u64; Counter::ALL.len()],
@@ -207,6 +211,7 @@ impl Engine {
             bulk_turns: BulkTurns::default(),
             lost: VecDeque::new(),
             effects: Vec::new(),
+            asks: Vec::new(),
             answers: Vec::new(),
             counters: [0; Counter::ALL.len()],
             tallies: Tallies::default(),
@@ -232,6 +237,7 @@ impl Engine {
             Input::Session(session, event) => self.session(now, session, event),
             Input::Topology(topology) => self.adopt_topology(topology),
             Input::Disown(partition) => self.disown(partition),
+            Input::Lent(shares) => self.lent(now, &shares),
             Input::CountStored => self.counting.want_stored(),
             Input::Tick => {}
             Input::Drain => self.drain(),
@@ -252,6 +258,7 @@ impl Engine {
             self.housekeeping_at = now.mono_ms + HOUSEKEEPING_MS;
             self.run_housekeeping(now);
         }
+        self.roster.touch_limited(now.mono_ms);
         self.dispatch(now);
         self.load_more(now);
         self.work_in_bulk(now);
@@ -260,6 +267,9 @@ impl Engine {
         self.hand_over(now);
         self.count_partitions(now);
         self.send(now);
+        if !self.asks.is_empty() {
+            self.effects.push(Effect::AskShares(std::mem::take(&mut self.asks)));
+        }
         self.effects.append(&mut self.answers);
         out.append(&mut self.effects);
     }
@@ -274,10 +284,19 @@ impl Engine {
         let housekeeping = owns.then_some((self.housekeeping_at + idle).saturating_sub(HOUSEKEEPING_MS));
         let lost = (!self.lost.is_empty()).then_some(0);
         let bulk = self.bulk_wake_at();
-        [lost, self.timeouts.next(), housekeeping, self.deferral.wake_at(), self.counting.next(), bulk]
-            .into_iter()
-            .flatten()
-            .min()
+        let limited = self.roster.next_limited();
+        [
+            lost,
+            limited,
+            self.timeouts.next(),
+            housekeeping,
+            self.deferral.wake_at(),
+            self.counting.next(),
+            bulk,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     /// Deliveries sent and not settled, and settlements not stored yet: 0 when a drain is complete.

@@ -122,6 +122,7 @@ impl Engine {
         loop {
             let credit = self.roster.free(dest);
             let d = self.roster.dest_mut(dest);
+            let credit = credit.min(d.limit.may_return(now.mono_ms));
             let parked = d.parks.count().saturating_sub(u64::from(d.parks.returning()));
             let credit = d.policy.may_return(now.time, parked).map_or(credit, |may| may.min(credit));
             let waiting = |class| d.ready.len_before(class) as u64;

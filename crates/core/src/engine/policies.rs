@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use mtimer_types::{Destination, StoredSettings, Time};
+use mtimer_types::{DeliveryLimits, Destination, StoredSettings, Time};
 
 use super::hash::{Map, Seeded};
 use super::policy::Policy;
@@ -46,6 +46,11 @@ impl Policies {
             return Policy::default();
         }
         self.known.get(dest).map_or_else(Policy::default, |row| Policy::of(&row.settings, self.now))
+    }
+
+    /// The limits of a destination, and the version of its settings, if they are known.
+    pub(super) fn limits_of(&self, dest: &Destination) -> Option<(u64, DeliveryLimits)> {
+        self.known.get(dest).map(|row| (row.version, row.settings.limits))
     }
 
     /// Looks at the clock. Returns the destinations whose pauses have ended since.

@@ -214,6 +214,27 @@ impl Roster {
         self.dests.end_pauses(now);
     }
 
+    /// Timers of a destination that could be given out at once, but for its limits.
+    pub(super) fn waiting_for_limits(&self, ix: DestIx) -> u64 {
+        let dest = self.dests.get(ix);
+        (dest.ready.len() as u64 + dest.parks.count()).min(self.free(ix))
+    }
+
+    /// Notes when to look at a destination again, for its limits.
+    pub(super) fn wake_for_limits(&mut self, now: u64, ix: DestIx, waiting: u64) {
+        self.dests.wake_for_limits(now, ix, waiting);
+    }
+
+    /// Has the destinations looked at whose limits may allow more by now.
+    pub(super) fn touch_limited(&mut self, now: u64) {
+        self.dests.touch_limited(now);
+    }
+
+    /// When there is one, monotonic ms.
+    pub(super) fn next_limited(&self) -> Option<u64> {
+        self.dests.next_limited()
+    }
+
     /// The destinations that are paused, and their settings, in no particular order.
     pub(super) fn paused(&self) -> impl Iterator<Item = &StoredSettings> {
         self.dests.paused()

@@ -70,6 +70,7 @@ impl Engine {
         let (dest, timer) = entry.map(|e| (e.dest, e.record.timer.clone())).unzip();
         if let Some(dest) = dest.filter(|_| flight.is_some()) {
             self.flights.end(id.partition(), dest);
+            self.roster.dest_mut(dest).limit.finish();
         }
         if let Some(dest) = dest.filter(|_| member.is_some()) {
             self.roster.dest_mut(dest).flow.begin_settling();

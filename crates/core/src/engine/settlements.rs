@@ -235,6 +235,7 @@ impl Engine {
         // The client had no capacity after all.
         entry.has_waited_for(LateCause::Credit);
         self.flights.end(id.partition(), entry.dest);
+        self.roster.dest_mut(entry.dest).limit.finish();
         if f.member.is_none() {
             // The predecessor's delivery was the one that its claim covers.
             entry.covered = false;
@@ -287,8 +288,15 @@ impl Engine {
                 continue;
             }
             self.count(Counter::SessionLost, 1);
+            self.linger(id, f.until);
             self.lose(now, id, &f, AttemptEnd::ConnectionLost, "the connection was lost");
         }
+    }
+
+    /// The handler of a delivery may go on, though its session is gone.
+    fn linger(&mut self, id: TimerId, until: u64) {
+        let dest = self.partition(id.partition()).and_then(|p| p.table.get(id)).map(|e| e.dest);
+        dest.into_iter().for_each(|dest| self.roster.dest_mut(dest).limit.linger(until));
     }
 
     /// Gives a handler that asks for it more time: moves the end of its callback timeout, not the
@@ -304,7 +312,7 @@ impl Engine {
     ) {
         let until = now.mono_ms + u64::from(by_ms.min(limits::MAX_CALLBACK_TIMEOUT_MS));
         let client = self.roster.client(session).unwrap_or(0);
-        let Some(p) = self.partition(id.partition()) else { return };
+        let Some(p) = self.partitions.get_mut(id.partition()) else { return };
         let current = p.epoch();
         let Some(entry) = p.table.get_mut(id) else { return };
         if let Some(f) = entry.state.flight_mut()
@@ -316,6 +324,7 @@ impl Engine {
             // It is looked at when its present timeout comes, and then again at this one: however
             // often a client asks, there is one entry of it.
             f.until = f.until.max(until);
+            self.roster.dest_mut(entry.dest).limit.note_timeout(by_ms.min(limits::MAX_CALLBACK_TIMEOUT_MS));
         }
     }
 }

@@ -28,7 +28,7 @@ impl Engine {
         };
         let Some(p) = self.partitions.get(id.partition()) else { return story };
         let Some(entry) = p.table.get(id).filter(|_| place != Place::Dead) else {
-            story.waits_for = self.unless_paused(record, not_in_memory(now, p, record, place));
+            story.waits_for = self.unless_held_back(record, not_in_memory(now, p, record, place));
             return story;
         };
         match &entry.state {
@@ -42,26 +42,30 @@ impl Engine {
             | EntryState::Settling { attempt: None, .. }
             | EntryState::Parking { .. }
             | EntryState::Unparking => {
-                story.waits_for = self.unless_paused(record, waits_for(now, p, &entry.state));
+                story.waits_for = self.unless_held_back(record, waits_for(now, p, &entry.state));
             }
         }
         story
     }
 
-    /// What a timer waits for: if its destination is paused and it would wait for credit or is
-    /// parked, for the end of the pause.
-    fn unless_paused(&self, record: &Record, waits_for: Option<LateCause>) -> Option<LateCause> {
+    /// What a timer waits for: if it would wait for credit or is parked, and its destination is
+    /// paused or at its limits, for that.
+    fn unless_held_back(&self, record: &Record, waits_for: Option<LateCause>) -> Option<LateCause> {
         let cause = waits_for?;
         let of_dest = match cause {
             LateCause::Credit | LateCause::Parked | LateCause::Claim => true,
             LateCause::Takeover | LateCause::Store | LateCause::Edit | LateCause::Broker => false,
-            LateCause::Paused | LateCause::Unknown => false,
+            LateCause::Paused | LateCause::Limited | LateCause::Unknown => false,
         };
-        let is_paused = || {
-            let ix = self.roster.find_dest(&record.timer.dest);
-            ix.is_some_and(|ix| self.roster.dest(ix).policy.is_paused())
-        };
-        Some(if of_dest && is_paused() { LateCause::Paused } else { cause })
+        let dest = self.roster.find_dest(&record.timer.dest).filter(|_| of_dest);
+        let Some(dest) = dest.map(|ix| self.roster.dest(ix)) else { return Some(cause) };
+        Some(if dest.policy.is_paused() {
+            LateCause::Paused
+        } else if dest.limit.is_scarce() {
+            LateCause::Limited
+        } else {
+            cause
+        })
     }
 
     /// How many attempts of a timer have begun, or may have, that the store has there.

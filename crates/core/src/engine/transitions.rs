@@ -40,6 +40,7 @@ impl Engine {
                 let until = now.mono_ms + f.until.ms_since(now.time);
                 self.timeouts.add(until, id, f.attempt);
                 self.flights.begin(at, dest);
+                self.roster.dest_mut(dest).limit.inherit();
                 self.unsettled += 1;
                 EntryState::InFlight(Flight {
                     attempt: f.attempt,
@@ -156,6 +157,9 @@ impl Engine {
             }
             EntryState::InFlight(flight) => {
                 self.flights.end(id.partition(), dest);
+                let limit = &mut self.roster.dest_mut(dest).limit;
+                limit.finish();
+                limit.linger(flight.until);
                 if let Some(session) = flight.session {
                     self.roster.end_flight(session, id);
                 }
@@ -174,6 +178,7 @@ impl Engine {
             }
             EntryState::Taking { member } => {
                 self.unsettled -= 1;
+                self.roster.dest_mut(dest).limit.unreserve();
                 Some(*member)
             }
             EntryState::Unparking => {

@@ -349,7 +349,8 @@ impl World {
                 self.at(after, Event::Start(i));
             }
             NodeEffect::Refused(text) => self.watch.fail(self.now, format!("n{i} was refused: {text}")),
-            NodeEffect::SteppedDown(..) => {}
+            // No destination has limits here.
+            NodeEffect::SteppedDown(..) | NodeEffect::Lent(_) => {}
             NodeEffect::Left => self.finish(i, inc),
         }
     }

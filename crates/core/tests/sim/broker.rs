@@ -288,7 +288,8 @@ impl World {
     fn carry_out(&mut self, b: usize, inc: u64, now: Now, effect: Effect) {
         let m = Moment { ms: self.ms, broker: b, time: now.time, mono_ms: now.mono_ms };
         match effect {
-            Effect::Send(session, message) => {
+            // What is sent leaves at once.
+            Effect::Send(session, message) | Effect::SendBy(session, message, _) => {
                 self.look_at(m, &message);
                 self.send_down(session, message);
             }
@@ -308,8 +309,10 @@ impl World {
                 }
                 self.want(b, partition.0);
             }
-            // What is sent leaves at once: there is nothing to take back.
+            // There is nothing to take back.
             Effect::Recall(..) => {}
+            // No destination of a simulation has limits.
+            Effect::AskShares(_) => {}
             // No timer of a simulation has a trace; dead letters are looked up in the store.
             Effect::Settled(..) | Effect::Died(_) | Effect::Stored(_) => {}
             Effect::Released => {

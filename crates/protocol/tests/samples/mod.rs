@@ -138,6 +138,7 @@ pub fn from_client() -> Vec<(String, ClientMessage)> {
         ("client-pong", ClientMessage::Pong(u64::MAX)),
         ("goodbye", ClientMessage::Goodbye),
         ("peer-heartbeat", ClientMessage::Peer(PeerRequest::Heartbeat(heartbeat()))),
+        ("peer-shares-asked", ClientMessage::Peer(share_request())),
         ("request-of-all", request(RequestOp::samples())),
     ];
     let requests = numbered("", RequestOp::samples()).into_iter().map(|(name, op)| (name, request(vec![op])));
@@ -471,15 +472,34 @@ fn broker_view() -> BrokerView {
     }
 }
 
+fn share_request() -> PeerRequest {
+    let ask = ShareRequest {
+        dest: dest(),
+        version: 4,
+        limits: sample::settings().limits,
+        made: 90_000,
+        held: ShareParts { slots: 17, starts: 333, burst: 33 },
+        running: 12,
+        waiting: 500,
+        started: 100,
+        longest_ms: 30_000,
+        returned: 0,
+    };
+    PeerRequest::Shares { incarnation: 7, asks: vec![ask] }
+}
+
 fn peer_answers() -> Vec<(&'static str, ServerMessage)> {
     let epoch = Epoch(1_700_000_000_456);
     let heard = |topology| ServerMessage::Peer(PeerAnswer::Heard { seq: 5, term: Term(3), topology, epoch });
     let leader = Some("b1.example:7400".into());
+    let parts = ShareParts { slots: 16, starts: 334, burst: 34 };
+    let share = Share { dest: dest(), made: 90_000, parts, tokens: 1_000, lasts_ms: 1_000 };
     vec![
         ("peer-heard", heard(None)),
         ("peer-heard-topology", heard(Some(topology()))),
         ("peer-not-leader", ServerMessage::Peer(PeerAnswer::NotLeader { leader, term: Term(3) })),
         ("peer-refused", ServerMessage::Peer(PeerAnswer::Refused { message: "no".into() })),
+        ("peer-shares", ServerMessage::Peer(PeerAnswer::Shares(vec![share]))),
     ]
 }
 

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use mtimer_types::{
+    DeliveryLimits,
     Attempt, AttemptEnd, Bulk, BulkAction, BulkId, DeadReason, Destination, DestinationSettings, Epoch,
     Extensions, FailedAttempt, Filter, Headers, ImportGoal, ImportId, Key, KeyPolicy, LateCause, Mode, Pause,
     SettingsVersion, Staging, Target, Time, Timer, TimerId,
@@ -355,7 +356,10 @@ pub fn arbitrary_op(kind: Kind, around: Around, r: &mut SeededRandom) -> Op {
             let (until, over_ms) = (r.one_in(2).then_some(fire), r.below(2) * 5_000);
             let pause = Pause { since: now, until, over_ms, by: "ann".into(), reason: "später".into() };
             let strict_priority = id.random() % 2 == 1;
-            let settings = DestinationSettings { pause: r.one_in(2).then_some(pause), strict_priority };
+            let concurrency = (id.random() % 3 == 1).then_some(7);
+            let limits = DeliveryLimits { concurrency, rate: None };
+            let pause = r.one_in(2).then_some(pause);
+            let settings = DestinationSettings { pause, strict_priority, limits };
             Configure { dest: timer.dest, settings: settings.into(), version }.into()
         }
     }

@@ -1,7 +1,9 @@
 //! The settings of destinations.
 
 use mtimer_types::limits::{MAX_CONFIGURED_DESTINATIONS, MAX_PAUSE_TEXT_BYTES};
-use mtimer_types::{Destination, DestinationSettings, Pause, SettingsVersion, StoredSettings};
+use mtimer_types::{
+    DeliveryLimits, DeliveryRate, Destination, DestinationSettings, Pause, SettingsVersion, StoredSettings,
+};
 
 use super::kit::Kit;
 use super::owner::Owner;
@@ -40,7 +42,9 @@ pub(super) async fn the_next_owner_finds_them(mut kit: Kit) {
     let (since, until) = (kit.now, Some(kit.now + DAY));
     let text = || "ü".repeat(MAX_PAUSE_TEXT_BYTES / 2);
     let pause = Pause { since, until, over_ms: 5_000, by: text(), reason: text() };
-    let full = DestinationSettings { pause: Some(pause), strict_priority: true };
+    let rate = DeliveryRate { starts: 10, per_ms: 60_000, burst: 3 };
+    let limits = DeliveryLimits { concurrency: Some(7), rate: Some(rate) };
+    let full = DestinationSettings { pause: Some(pause), strict_priority: true, limits };
     assert_eq!(set(&owner, &dest(), &full, FIRST).await, done(&dest(), &full, 1));
     let none = DestinationSettings::default();
     assert_eq!(set(&owner, &other_dest(), &none, FIRST).await, done(&other_dest(), &none, 2));

@@ -364,7 +364,11 @@ impl<B: Backend> World<B> {
                 eprintln!("{:?} -> {effect:?}", self.known.now);
             }
             match effect {
-                Effect::Send(session, message) => self.receive(session, message),
+                Effect::Send(session, message) | Effect::SendBy(session, message, _) => {
+                    self.receive(session, message);
+                }
+                // No destination has limits here.
+                Effect::AskShares(_) => {}
                 // What is sent leaves at once: there is nothing to take back.
                 Effect::Recall(..) => {}
                 Effect::Close(session, _) => {

@@ -16,6 +16,7 @@ mod figures;
 mod handover;
 mod keep;
 mod later;
+mod limits;
 mod listing;
 mod loading;
 mod memory;
@@ -53,6 +54,7 @@ use mtimer_types::{
     Term, Time, Timer, TimerId,
 };
 
+use crate::cluster::Lender;
 use crate::engine::deferral::DEFER_MS;
 use crate::{
     Call, CallAnswer, Counter, Died, Effect, Engine, EngineOptions, Input, Now, SessionEvent, SessionId,
@@ -82,6 +84,8 @@ struct Rig {
     read_only: bool,
     /// Nothing that is sent leaves: deliveries can be taken back.
     stalled: bool,
+    /// Lends shares of limits, unless nobody leads.
+    lender: Option<Lender>,
     /// Answers of the store are on their way and do not arrive.
     answers_wait: bool,
     /// Calls made for taken timers, pages of one listing each counted.
@@ -131,6 +135,7 @@ impl Rig {
             unconfirmed: false,
             read_only: false,
             stalled: false,
+            lender: Some(Lender::new(ms)),
             answers_wait: false,
             taken_calls: 0,
             brought: vec![],
@@ -191,6 +196,17 @@ impl Rig {
     fn carry_out(&mut self, effect: Effect) {
         let call = match effect {
             Effect::Send(session, message) => return self.sent.push((session, message)),
+            Effect::SendBy(session, message, by) => {
+                assert!(by >= self.ms, "it may not leave any more");
+                return self.sent.push((session, message));
+            }
+            Effect::AskShares(asks) => {
+                let ms = self.ms;
+                let Some(lender) = &mut self.lender else { return };
+                let shares = asks.iter().filter_map(|ask| lender.lend(ms, 1, ask)).collect();
+                let now = self.now();
+                return self.engine.handle(now, Input::Lent(shares));
+            }
             Effect::Call(_, call) => call,
             Effect::Released => return self.released = true,
             Effect::Alarm(_) => return,
