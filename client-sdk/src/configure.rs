@@ -226,22 +226,41 @@ impl Client {
         .await
     }
 
-    /// Says in which order the timers of a destination go that wait for capacity: always the most
-    /// urgent first if `strict`, else each class has its share of the turns
-    /// ([`Schedule::priority`](crate::Schedule::priority)). Returns the version of the settings; 0 if
-    /// the destination has none, and none are needed.
+    /// Changes settings of a destination: its limits, or the order in which its timers go that wait.
+    /// `change` is called anew if others have changed the settings meanwhile. Returns the version of
+    /// the settings; 0 if the destination has none, and none are needed.
+    ///
+    /// ```no_run
+    /// # use mtimer_client::{Client, ConfigureError, DeliveryRate, Destination};
+    /// # async fn example(client: &Client, orders: &Destination) -> Result<(), ConfigureError> {
+    /// client
+    ///     .update_settings(orders, |settings| {
+    ///         settings.limits.concurrency = Some(50);
+    ///         settings.limits.rate = Some(DeliveryRate { starts: 1_000, per_ms: 1_000, burst: 100 });
+    ///         settings.strict_priority = true;
+    ///     })
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
-    /// [`ConfigureError`]. Unless [`ConfigureError::has_no_side_effects`], some partitions go by the
-    /// new order: set it again.
+    /// [`ConfigureError`]. Unless [`ConfigureError::has_no_side_effects`], some partitions have the
+    /// new settings: repeat it.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future breaks nothing; some partitions may go by the new order.
-    pub async fn set_strict_priority(&self, dest: &Destination, strict: bool) -> Result<u64, ConfigureError> {
+    /// Dropping the future breaks nothing; some partitions may have the new settings.
+    pub async fn update_settings(
+        &self,
+        dest: &Destination,
+        change: impl Fn(&mut DestinationSettings),
+    ) -> Result<u64, ConfigureError> {
         self.change_settings(dest, |_, settings| {
-            Some(DestinationSettings { strict_priority: strict, ..settings.clone() })
+            let mut changed = settings.clone();
+            change(&mut changed);
+            Some(changed)
         })
         .await
     }

@@ -1,10 +1,13 @@
 //! `mtimer destination`: settings of destinations: pause and resume, the order of priorities.
 
+mod limit;
+
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use mtimer_client::{
-    Bulk, BulkAction, BulkId, Client, ConfiguredDestination, Filter, Pause, PauseRequest, Time,
+    Bulk, BulkAction, BulkId, Client, ConfiguredDestination, DestinationSettings, Filter, Pause,
+    PauseRequest, Time,
 };
 use serde_json::{Map, Value, json};
 
@@ -121,21 +124,44 @@ pub(crate) struct DestinationResume {
     client: ClientArgs,
 }
 
-/// Says in which order the waiting timers of a destination go
+/// Sets limits of a destination, and the order in which its waiting timers go
 ///
-/// Timers wait if handlers have no capacity for them. Each has a priority: urgent, high, normal (if
-/// it was given none) or low. weighted: of 15 turns urgent ones have 8, high ones 4, normal ones 2
-/// and low ones 1, so that none waits forever. strict: always the most urgent first, however long
-/// the others wait. Within a class they go in the order of time.
+/// What is not named stays as it is.
+///
+/// The limits hold for all brokers together, within a second or two. --concurrency: so many
+/// deliveries at most are sent and not settled. A handler counts until it has answered or its
+/// callback timeout has passed, also if its connection is lost. --rate: so many deliveries start in
+/// a time, retries included; --burst: so many may start at once after a pause. What waits uses no
+/// attempt, and `mtimer story` calls it limited. After a start of all brokers, and for the part of a
+/// broker that has died, a concurrency limit lets nothing start until the callback timeout has
+/// passed: handlers of before may still be at work.
+///
+/// --order: timers wait if handlers have no capacity for them. Each has a priority: urgent, high,
+/// normal (if it was given none) or low. weighted: of 15 turns urgent ones have 8, high ones 4,
+/// normal ones 2 and low ones 1, so that none waits forever. strict: always the most urgent first,
+/// however long the others wait. Within a class they go in the order of time.
 #[derive(Args, Debug)]
-#[command(after_help = "Examples:\n  mtimer destination set --group shop --app orders --order strict\n  \
-    mtimer destination set --group shop --app orders --order weighted")]
+#[command(after_help = "Examples:\n  mtimer destination set --group shop --app orders --concurrency 50\n  \
+    mtimer destination set --group shop --app orders --rate 1000/s --burst 100\n  \
+    mtimer destination set --group shop --app orders --rate none --concurrency none\n  \
+    mtimer destination set --group shop --app orders --order strict")]
+#[group(id = "setting", required = true, multiple = true, args = ["concurrency", "rate", "order"])]
 pub(crate) struct DestinationSet {
     #[command(flatten)]
     dest: DestArgs,
-    /// The order
+    /// So many deliveries at the same time, 1 to 1,000,000; none: any number
+    #[arg(long, value_name = "N", value_parser = limit::concurrency)]
+    concurrency: Option<limit::ConcurrencyArg>,
+    /// So many starts a second (s), minute (m), hour (h) or day (d), such as 1000/s; none: any number
+    #[arg(long, value_name = "N/TIME", value_parser = limit::rate)]
+    rate: Option<limit::RateArg>,
+    /// So many starts at once after a pause, 1 to 1,000,000; if it is left out, as many as the rate
+    /// allows in a tenth of a second, and one at least
+    #[arg(long, value_name = "N", requires = "rate")]
+    burst: Option<u32>,
+    /// The order of those that wait
     #[arg(long, value_enum)]
-    order: OrderArg,
+    order: Option<OrderArg>,
     #[command(flatten)]
     client: ClientArgs,
 }
@@ -186,7 +212,7 @@ impl DestinationList {
         }
         if !all.is_empty() {
             let mut table =
-                TextTable::new(["destination", "state", "since", "until", "by", "reason", "order"]);
+                TextTable::new(["destination", "state", "since", "until", "by", "reason", "order", "limits"]);
             all.iter().for_each(|one| table.row(cells(one, now)));
             table.lines().try_for_each(|line| out.text(&line))?;
         }
@@ -264,13 +290,30 @@ impl DestinationResume {
 
 impl DestinationSet {
     async fn run(self, out: Output) -> Result<(), Failure> {
-        let (dest, is_strict) = (self.dest.destination()?, self.order == OrderArg::Strict);
-        let set = async |client: &Client| Ok(client.set_strict_priority(&dest, is_strict).await?);
-        let version = self.client.with(set).await?;
-        let object = json!({ "group": dest.group(), "app": dest.app(), "version": version, "order": order(is_strict) });
-        out.either(&object, || match is_strict {
-            true => format!("of the waiting timers of {dest} the most urgent always go first"),
-            false => format!("the waiting timers of {dest} share the turns, 8:4:2:1 by priority"),
+        let dest = self.dest.destination()?;
+        if self.burst.is_some() && self.rate == Some(limit::RateArg(None)) {
+            return Err(Failure::usage("--burst belongs to a rate: leave it out with --rate none"));
+        }
+        let change = |settings: &mut DestinationSettings| {
+            if let Some(limit::ConcurrencyArg(concurrency)) = self.concurrency {
+                settings.limits.concurrency = concurrency;
+            }
+            if let Some(limit::RateArg(rate)) = self.rate {
+                settings.limits.rate = rate.map(|rate| limit::with_burst(rate, self.burst));
+            }
+            if let Some(order) = self.order {
+                settings.strict_priority = order == OrderArg::Strict;
+            }
+        };
+        let set = async |client: &Client| {
+            client.update_settings(&dest, change).await?;
+            Ok((client.destination_settings(&dest).await?, client.now()))
+        };
+        let (one, now) = self.client.with(set).await?;
+        let object = object(&one, now);
+        out.either(&object, || {
+            let order = order(one.settings.strict_priority);
+            format!("{dest}: {}; order: {order}", limit::shown(&one.settings.limits))
         })
     }
 }
@@ -321,7 +364,7 @@ async fn shift(
 /// A change of this destination's settings has not come to its end.
 fn note_part(one: &ConfiguredDestination) {
     note(&format!(
-        "{}: only {} of {} partitions have these settings: a change was broken off; pause it, resume it, or set its order, again",
+        "{}: only {} of {} partitions have these settings: a change was broken off; give the same command again",
         one.dest, one.partitions, one.of
     ));
 }
@@ -333,6 +376,7 @@ fn object(one: &ConfiguredDestination, now: Time) -> Map<String, Value> {
     object.insert("version".to_owned(), one.version.into());
     object.insert("paused".to_owned(), one.settings.is_paused(now).into());
     object.insert("order".to_owned(), order(one.settings.strict_priority).into());
+    limit::put(&mut object, &one.settings.limits);
     if let Some(pause) = &one.settings.pause {
         put_pause(&mut object, pause);
     }
@@ -352,7 +396,7 @@ pub(crate) fn put_pause(object: &mut Map<String, Value>, pause: &Pause) {
     object.insert("reason".to_owned(), pause.reason.clone().into());
 }
 
-fn cells(one: &ConfiguredDestination, now: Time) -> [String; 7] {
+fn cells(one: &ConfiguredDestination, now: Time) -> [String; 8] {
     let pause = one.settings.pause.as_ref();
     let state = match pause {
         Some(pause) if !pause.is_over(now) => "paused",
@@ -368,5 +412,6 @@ fn cells(one: &ConfiguredDestination, now: Time) -> [String; 7] {
         pause.map(|pause| plain(&pause.by, 24)).unwrap_or_default(),
         pause.map(|pause| plain(&pause.reason, 60)).unwrap_or_default(),
         order(one.settings.strict_priority).to_owned(),
+        limit::shown(&one.settings.limits),
     ]
 }

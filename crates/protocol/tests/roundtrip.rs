@@ -139,9 +139,8 @@ fn settings() -> impl Strategy<Value = (PartitionId, Destination, DestinationSet
         any::<u64>().prop_map(SettingsVersion::After),
         any::<u64>().prop_map(SettingsVersion::Given),
     ];
-    let settings = (option::of(pause()), any::<bool>(), delivery_limits()).prop_map(
-        |(pause, strict_priority, limits)| DestinationSettings { pause, strict_priority, limits },
-    );
+    let settings = (option::of(pause()), any::<bool>(), delivery_limits())
+        .prop_map(|(pause, strict_priority, limits)| DestinationSettings { pause, strict_priority, limits });
     (partition(), dest(), settings, version)
 }
 

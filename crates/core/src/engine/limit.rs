@@ -174,9 +174,10 @@ impl Limit {
         }
     }
 
-    /// A delivery that an earlier owner has started runs here.
-    pub(super) fn inherit(&mut self) {
+    /// A delivery that an earlier owner has started runs for so long at most, ms.
+    pub(super) fn inherit(&mut self, ms: u64) {
         self.running += 1;
+        self.note_timeout(u32::try_from(ms).unwrap_or(u32::MAX));
     }
 
     /// A delivery has ended: its handler has answered, or its time is over.

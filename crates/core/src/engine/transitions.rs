@@ -40,7 +40,7 @@ impl Engine {
                 let until = now.mono_ms + f.until.ms_since(now.time);
                 self.timeouts.add(until, id, f.attempt);
                 self.flights.begin(at, dest);
-                self.roster.dest_mut(dest).limit.inherit();
+                self.roster.dest_mut(dest).limit.inherit(f.until.ms_since(now.time));
                 self.unsettled += 1;
                 EntryState::InFlight(Flight {
                     attempt: f.attempt,

@@ -13,8 +13,7 @@ use mtimer_store::{Answer, Batch, CancelAnswer, Op, Refusal, RescheduleAnswer, S
 use mtimer_types::limits::MAX_DEBOUNCE_MS;
 use mtimer_types::{
     DestinationSettings, Epoch, FailedAttempt, HandlerOutcome, Headers, KeyPolicy, Mode, Priority,
-    SettingsVersion,
-    StoredSettings, Target,
+    SettingsVersion, StoredSettings, Target,
 };
 
 use super::plan::{Plan, Profile};

@@ -6,10 +6,9 @@
 use std::sync::Arc;
 
 use mtimer_types::{
-    DeliveryLimits,
-    Attempt, AttemptEnd, Bulk, BulkAction, BulkId, DeadReason, Destination, DestinationSettings, Epoch,
-    Extensions, FailedAttempt, Filter, Headers, ImportGoal, ImportId, Key, KeyPolicy, LateCause, Mode, Pause,
-    SettingsVersion, Staging, Target, Time, Timer, TimerId,
+    Attempt, AttemptEnd, Bulk, BulkAction, BulkId, DeadReason, DeliveryLimits, Destination,
+    DestinationSettings, Epoch, Extensions, FailedAttempt, Filter, Headers, ImportGoal, ImportId, Key,
+    KeyPolicy, LateCause, Mode, Pause, SettingsVersion, Staging, Target, Time, Timer, TimerId,
 };
 
 use super::kit::Kit;

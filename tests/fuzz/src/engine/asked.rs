@@ -165,8 +165,11 @@ impl<B: Backend> Source for Drawn<'_, '_, B> {
         let version =
             if byte & 1 == 0 { SettingsVersion::Given(version) } else { SettingsVersion::After(version) };
         let pause = Pause { until: Some(until), over_ms: u64::from(byte) * 10, ..Pause::default() };
-        let settings =
-            DestinationSettings { pause: (byte & 2 != 0).then_some(pause), strict_priority: byte & 128 != 0, ..DestinationSettings::default() };
+        let settings = DestinationSettings {
+            pause: (byte & 2 != 0).then_some(pause),
+            strict_priority: byte & 128 != 0,
+            ..DestinationSettings::default()
+        };
         (at, dest(byte.into()), settings, version)
     }
 }

@@ -16,6 +16,19 @@ enum Faults {
     All,
 }
 
+/// What is broken on purpose.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Sabotage {
+    /// Brokers use their shares beyond the end.
+    SharesNeverEnd,
+    /// A new leader lends at once what another may have lent.
+    LeaderLendsAtOnce,
+    /// What was given out before a broker stood still leaves afterwards.
+    NothingIsWithdrawn,
+    /// Handlers of lost sessions do not count.
+    LostSessionsAreForgotten,
+}
+
 /// A broker, by its own `Limit`.
 struct Broker {
     limit: Limit,
@@ -66,6 +79,7 @@ impl Truth {
 struct Scene {
     rng: Rng,
     faults: Faults,
+    sabotage: Option<Sabotage>,
     limits: DeliveryLimits,
     lender: Lender,
     /// Nobody leads until then.
@@ -90,6 +104,7 @@ impl Scene {
         Self {
             rng: Rng::new(seed),
             faults,
+            sabotage: None,
             limits,
             lender: Lender::new(0),
             leaderless_until: 0,
@@ -138,6 +153,9 @@ impl Scene {
                         self.wire.insert(at, Message::Lent(to, incarnation, share));
                     } else if broker.incarnation == incarnation {
                         broker.limit.answered(now, &share, broker.waiting);
+                        if self.sabotage == Some(Sabotage::SharesNeverEnd) {
+                            broker.limit.share.ends = u64::MAX;
+                        }
                     }
                 }
             }
@@ -164,14 +182,18 @@ impl Scene {
             // Another leads, at once or later; all that it can know is what it is told.
             5..7 => {
                 self.leaderless_until = now + self.below(2_000);
-                self.lender = Lender::new(self.leaderless_until);
+                let hasty = self.sabotage == Some(Sabotage::LeaderLendsAtOnce);
+                let since = if hasty { 0 } else { self.leaderless_until };
+                self.lender = Lender::new(since);
             }
             // Sessions are lost: the broker knows of no handler any more.
             7..10 => {
                 let broker = &mut self.brokers[at];
                 for (_, until) in broker.running.drain(..) {
                     broker.limit.finish();
-                    broker.limit.linger(until);
+                    if self.sabotage != Some(Sabotage::LostSessionsAreForgotten) {
+                        broker.limit.linger(until);
+                    }
                 }
             }
             10..30 => self.brokers[at].waiting = self.below(400),
@@ -196,7 +218,7 @@ impl Scene {
     fn write(&mut self, now: u64, at: usize) -> Result<(), String> {
         let broker = &mut self.brokers[at];
         for by in std::mem::take(&mut broker.outbox) {
-            if now > by {
+            if now > by && self.sabotage != Some(Sabotage::NothingIsWithdrawn) {
                 broker.limit.take_back();
                 broker.limit.unreserve();
                 broker.waiting += 1;
@@ -268,6 +290,26 @@ fn whatever_fails_the_limits_hold() {
         starts += scene.truth.starts;
     }
     assert!(starts > 20_000, "{starts} deliveries show little");
+}
+
+#[test]
+fn every_way_to_break_it_is_found() {
+    for (sabotage, limits) in [
+        (Sabotage::SharesNeverEnd, limits(Some(7), None)),
+        (Sabotage::SharesNeverEnd, limits(None, Some((200, 1_000, 20)))),
+        (Sabotage::LeaderLendsAtOnce, limits(Some(7), None)),
+        (Sabotage::LeaderLendsAtOnce, limits(None, Some((200, 1_000, 20)))),
+        (Sabotage::NothingIsWithdrawn, limits(None, Some((200, 1_000, 20)))),
+        (Sabotage::LostSessionsAreForgotten, limits(Some(7), None)),
+    ] {
+        let found = (0..100).find(|seed| {
+            let mut scene = Scene::new(*seed, 3, limits, Faults::All);
+            scene.sabotage = Some(sabotage);
+            (0..20_000).any(|now| scene.step(now).is_err())
+        });
+        println!("{sabotage:?}, {limits:?}: found at seed {found:?}");
+        assert!(found.is_some(), "{sabotage:?} {limits:?}");
+    }
 }
 
 #[test]
