@@ -75,7 +75,11 @@ impl Scene {
             .map(|_| Schedule::at(dest.clone(), due).callback_timeout(CALLBACK_TIMEOUT))
             .collect();
         for part in all.chunks(1_000) {
-            client.schedule_all(part.to_vec()).await.into_iter().for_each(|one| drop(one.unwrap()));
+            client
+                .schedule_all(part.to_vec())
+                .await
+                .into_iter()
+                .for_each(|one| assert!(one.is_ok(), "{one:?}"));
         }
         Self { client, dest, seen, handler, began }
     }

@@ -333,7 +333,7 @@ fn without_faults_a_rate_is_used_to_95_percent_and_slots_are_used() {
     }
     for (brokers, slots) in [(3, 1), (3, 2), (3, 50), (1, 4)] {
         let mut scene = Scene::new(9, brokers, limits(Some(slots), None), Faults::None);
-        let (mut sum, mut steps) = (0, 0);
+        let (mut sum, mut steps) = (0, 0u32);
         for now in 0..24_000 {
             scene.step(now).unwrap();
             if now > 4_000 {
@@ -341,7 +341,7 @@ fn without_faults_a_rate_is_used_to_95_percent_and_slots_are_used() {
                 (sum, steps) = (sum + scene.truth.running.len(), steps + 1);
             }
         }
-        let used = sum as f64 / (steps as f64 * f64::from(slots));
+        let used = sum as f64 / (f64::from(steps) * f64::from(slots));
         println!("{brokers} brokers, {slots} slots: {:.1} % used", used * 100.0);
         assert!(used > 0.85, "{brokers} {slots}: {used}");
     }
