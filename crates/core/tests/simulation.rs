@@ -73,8 +73,12 @@ fn sabotage() {
         plan::newer_requests_so_far().flat_map(|newer| (1..=most).map(move |seed| seed | newer << 32));
     let mut missed = Vec::new();
     for (sabotage, profile, sign) in Sabotage::ALL.iter().copied() {
-        let old = (1..=most).filter(|_| !sabotage.is_of_newer());
-        let found = old.chain(with_newer.clone()).find_map(|seed| {
+        let newest = |seed| seed | plan::newer_requests() << 32;
+        let seeds: Box<dyn Iterator<Item = u64>> = match sabotage.is_of_newer() {
+            true => Box::new((1..=most).map(newest)),
+            false => Box::new((1..=most).chain(with_newer.clone())),
+        };
+        let found = seeds.into_iter().find_map(|seed| {
             let plan = Plan::draw(profile, seed, Some(sabotage));
             let wrong = explore::guarded(|| run(&plan, false).wrong).unwrap_or_else(Some)?;
             wrong.contains(sign).then_some((seed, wrong))

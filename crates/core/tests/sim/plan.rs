@@ -36,14 +36,13 @@ pub(crate) fn newer_requests() -> u64 {
     newer_requests_with(RequestOp::NAMES.len() as u64, QUESTIONS) | NEWER_POLICIES << 24 | LATER | PRIORITIES
 }
 
-/// The same as it was when each of the newer ones came, the last one first; of operations those
-/// without which bulk jobs are missing are left out.
+/// The same as it was when each of the newer operations and questions came, the last one first; of
+/// operations those without which bulk jobs are missing are left out.
 pub(crate) fn newer_requests_so_far() -> impl Iterator<Item = u64> + Clone {
     let all = RequestOp::NAMES.len() as u64;
     let questions = (FIRST_QUESTIONS..=QUESTIONS).rev();
-    let before = questions
-        .flat_map(move |questions| (FIRST_BULK..=all).rev().map(move |n| newer_requests_with(n, questions)));
-    std::iter::once(newer_requests()).chain(before)
+    questions
+        .flat_map(move |questions| (FIRST_BULK..=all).rev().map(move |n| newer_requests_with(n, questions)))
 }
 
 fn newer_requests_with(operations: u64, questions: u64) -> u64 {
