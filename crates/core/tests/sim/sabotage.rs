@@ -119,9 +119,18 @@ sabotages! {
 impl Sabotage {
     /// Whether it breaks what only seeds show in which everything newer is done.
     pub(crate) fn is_of_newer(self) -> bool {
+        use Sabotage::{
+            DebounceWithoutEnd, LaterAtOnce, LaterEndedByOk, LaterIsFailure, LatestMovesSooner,
+            PriorityInverted,
+        };
         matches!(
             self,
-            Self::LaterAtOnce | Self::LaterIsFailure | Self::LaterEndedByOk | Self::PriorityInverted
+            LatestMovesSooner
+                | DebounceWithoutEnd
+                | LaterAtOnce
+                | LaterIsFailure
+                | LaterEndedByOk
+                | PriorityInverted
         )
     }
 
