@@ -88,7 +88,7 @@ fn what_is_put_off_comes_later_and_uses_no_retry() {
     let story = dev.run(&["story", &id]).ok().out;
     assert_eq!(story.matches("postponed by its handler").count(), 3, "{story}");
     let refused = dev.run(&listen(&["--outcome", "later", "--later", "25h"]));
-    assert!(refused.code == 2 && refused.err.contains("24h"), "{refused:?}");
+    assert!(refused.code == 2 && refused.out.contains("give 24h at most"), "{refused:?}");
 }
 
 #[test]
