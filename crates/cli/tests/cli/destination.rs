@@ -85,7 +85,7 @@ fn settings_are_listed_and_shown() {
     let lines: Vec<&str> = paused.out.lines().collect();
     assert_eq!(
         lines[0].split_whitespace().collect::<Vec<_>>(),
-        ["destination", "state", "since", "until", "by", "reason", "order"]
+        ["destination", "state", "since", "until", "by", "reason", "order", "limits"]
     );
     assert!(
         lines.len() == 2 && lines[1].starts_with("shop/mail") && lines[1].contains("paused"),
@@ -141,7 +141,10 @@ fn the_order_is_set_and_urgent_timers_go_first() {
     let before = dev.destination("get", &[]);
     assert_eq!((&before["order"], &before["version"]), (&json!("weighted"), &json!(0)));
     let set = dev.destination("set", &["--order", "strict"]);
-    assert_eq!(set, json!({ "group": "shop", "app": "orders", "version": 1, "order": "strict" }));
+    assert_eq!(
+        (&set["version"], &set["order"], &set["app"]),
+        (&json!(1), &json!("strict"), &json!("orders"))
+    );
     // A pause changes nothing of it.
     dev.destination("pause", &[]);
     let schedule = |payload: &str, args: &[&str]| {
@@ -162,4 +165,17 @@ fn the_order_is_set_and_urgent_timers_go_first() {
     assert_eq!(payloads, ["urgent", "normal", "low"]);
     dev.destination("set", &["--order", "weighted"]);
     assert_eq!(dev.destination("get", &[])["order"], "weighted");
+}
+
+#[test]
+fn limits_are_set_shown_and_lifted_and_the_rest_stays() {
+    let dev = Dev::start();
+    dev.destination("set", &["--order", "strict"]);
+    let set = dev.destination("set", &["--concurrency", "50", "--rate", "1000/s"]);
+    assert_eq!((&set["concurrency"], &set["order"]), (&json!(50), &json!("strict")));
+    let rate = |of: &Value| [&of["rate_starts"], &of["rate_per_ms"], &of["rate_burst"]].map(|n| n.as_u64());
+    assert_eq!(rate(&set), [Some(1_000), Some(1_000), Some(100)]);
+    let set = dev.destination("set", &["--concurrency", "none", "--rate", "30/m", "--burst", "5"]);
+    assert_eq!((&set["concurrency"], rate(&set)), (&Value::Null, [Some(30), Some(60_000), Some(5)]));
+    assert_eq!(rate(&dev.destination("get", &[])), [Some(30), Some(60_000), Some(5)]);
 }

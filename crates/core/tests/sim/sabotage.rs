@@ -155,6 +155,8 @@ impl Sabotage {
             plan.timers = 500;
             (plan.load_ms, plan.due_ms) = (2_000, 2_000);
             plan.credits = &[1];
+            // Little is asked for that may hold timers.
+            (plan.operations, plan.newer_policies, plan.postpones) = (2, 0, false);
         }
     }
 
