@@ -100,6 +100,7 @@ mod settings;
 mod settle;
 mod settle_reports;
 mod settlements;
+mod shares;
 mod state;
 mod stop;
 mod story;
