@@ -180,7 +180,8 @@ impl Model {
             (Some(_), KeyPolicy::Replace | KeyPolicy::Latest | KeyPolicy::Earliest) => {}
             (Some(_), KeyPolicy::Debounce { .. }) | (None, _) => {}
         }
-        let (due, debounced) = self.due_by_policy(now, op, holder);
+        let waits = holder.map(|id| &self.timers[&id]).filter(|e| self.still_waits(e, op));
+        let (due, debounced) = Self::due_by_policy(now, op, waits);
         if op.policy.computes_due() && timer.deadline.is_some_and(|last| last < due) {
             return ScheduleAnswer::PastDeadline(due);
         }
@@ -205,6 +206,13 @@ impl Model {
         self.timers.insert(timer.id, entry);
         self.file(timer.id, due, 0);
         Self::scheduled(op, true, holder, due)
+    }
+
+    /// It is to be delivered, and nobody is at it.
+    fn still_waits(&self, e: &Entry, op: &Schedule) -> bool {
+        let own = Place::Taken { epoch: self.epoch, unconfirmed: false };
+        let is_sent = self.covered(e) || op.sent_attempt.unwrap_or(0) > e.progress.failed;
+        (e.waits() || e.place == own) && !is_sent && !e.progress.stopped
     }
 
     fn end(&mut self, id: TimerId, ended: Ended) {

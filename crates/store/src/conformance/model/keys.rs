@@ -8,13 +8,8 @@ use crate::{Place, ScheduleAnswer};
 
 impl Model {
     /// When the timer of a schedule is due, and when its chain of debounces has begun.
-    pub(super) fn due_by_policy(
-        &self,
-        now: Time,
-        op: &Schedule,
-        holder: Option<TimerId>,
-    ) -> (Time, Option<Time>) {
-        let waits = holder.map(|id| &self.timers[&id]).filter(|e| self.still_waits(e, op));
+    /// `waits`: the timer that has the key, if nobody is at it.
+    pub(super) fn due_by_policy(now: Time, op: &Schedule, waits: Option<&Entry>) -> (Time, Option<Time>) {
         // That of the next attempt counts once one has failed.
         let other = waits.map(|e| match e.place {
             Place::Pending { fire, .. } if e.progress.failed != 0 => fire,
@@ -33,13 +28,6 @@ impl Model {
             (KeyPolicy::Latest | KeyPolicy::Earliest, None) => (own, None),
             (KeyPolicy::Create | KeyPolicy::Replace | KeyPolicy::Keep, _) => (own, None),
         }
-    }
-
-    /// It is to be delivered, and nobody is at it.
-    fn still_waits(&self, e: &Entry, op: &Schedule) -> bool {
-        let own = Place::Taken { epoch: self.epoch, unconfirmed: false };
-        let is_sent = self.covered(e) || op.sent_attempt.unwrap_or(0) > e.progress.failed;
-        (e.waits() || e.place == own) && !is_sent && !e.progress.stopped
     }
 
     pub(super) fn scheduled(
