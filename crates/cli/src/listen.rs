@@ -63,7 +63,7 @@ pub(crate) struct Listen {
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true, value_parser = moment::span)]
     retry_after: Option<Duration>,
     /// With the outcome later, or exit code 80 of --exec: deliver it again after this, at most 24h
-    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = moment::later)]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, default_value = "1m", value_parser = moment::later)]
     later: Duration,
     /// Run this for every callback; its exit code is the outcome
     #[arg(long, value_name = "CMD", conflicts_with = "outcome")]
