@@ -209,8 +209,8 @@ impl Outbox {
     }
 
     /// The next messages: as many as have `most` bytes, and one at least, with the weight to give
-    /// back with [`Outbox::sent`]. `None`: closed and empty. `now`: the monotonic time, ms; what may
-    /// not leave any more is withdrawn.
+    /// back with [`Outbox::sent`]. `None`: closed and empty. `now`: the monotonic time, ms; what
+    /// may not leave any more is withdrawn.
     ///
     /// # Cancel safety
     ///

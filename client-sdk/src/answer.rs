@@ -11,8 +11,8 @@ pub struct Scheduled {
     pub id: TimerId,
     /// False: an earlier request with the same content had stored it, or it was kept.
     pub new: bool,
-    /// The live timer that this one replaced ([`KeyPolicy::Replace`](crate::KeyPolicy::Replace), and
-    /// the policies that compute the due time).
+    /// The live timer that this one replaced ([`KeyPolicy::Replace`](crate::KeyPolicy::Replace),
+    /// and the policies that compute the due time).
     pub replaced: Option<TimerId>,
     /// When the timer is due: as it was asked for, or as the broker has computed it
     /// ([`Schedule::latest`](crate::Schedule::latest) and its like). `None` with

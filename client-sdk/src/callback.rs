@@ -182,8 +182,8 @@ impl Outcome {
     /// A timer whose handlers have answered later 20 times in a row has failed the next time; an
     /// at-most-once timer is a dead letter at once. Its deadline goes on.
     ///
-    /// `delay` is at most 24 hours. A longer one is a mistake: the outcome is a [retry](Outcome::retry)
-    /// then, whose error says so.
+    /// `delay` is at most 24 hours. A longer one is a mistake: the outcome is a
+    /// [retry](Outcome::retry) then, whose error says so.
     ///
     /// ```
     /// use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Settings of destinations: pause and resume, and the order of priorities. Partition 0 gives a change its version, and then
-//! every other partition gets it with that version.
+//! Settings of destinations: pause and resume, limits, the order of priorities. Partition 0 gives a
+//! change its version, and then every other partition gets it with that version.
 //!
 //! Not in here: what the settings do, which is up to the owners of the partitions, whether a client
 //! is there or not.
@@ -226,9 +226,9 @@ impl Client {
         .await
     }
 
-    /// Changes settings of a destination: its limits, or the order in which its timers go that wait.
-    /// `change` is called anew if others have changed the settings meanwhile. Returns the version of
-    /// the settings; 0 if the destination has none, and none are needed.
+    /// Changes settings of a destination: its limits, or the order in which its timers go that
+    /// wait. `change` is called anew if others have changed the settings meanwhile. Returns the
+    /// version of the settings; 0 if the destination has none, and none are needed.
     ///
     /// ```no_run
     /// # use mtimer_client::{Client, ConfigureError, DeliveryRate, Destination};

@@ -154,22 +154,22 @@ impl Schedule {
         self
     }
 
-    /// Moves the key's timer only later: if the key names a live timer, this one replaces it, due at
-    /// the later of the two times.
+    /// Moves the key's timer only later: if the key names a live timer, this one replaces it, due
+    /// at the later of the two times.
     pub fn latest(self) -> Self {
         self.policy(KeyPolicy::Latest)
     }
 
-    /// Moves the key's timer only sooner: if the key names a live timer, this one replaces it, due at
-    /// the sooner of the two times.
+    /// Moves the key's timer only sooner: if the key names a live timer, this one replaces it, due
+    /// at the sooner of the two times.
     pub fn earliest(self) -> Self {
         self.policy(KeyPolicy::Earliest)
     }
 
-    /// Waits until the key has been quiet for so long, at most `max` after the first of them: if the
-    /// key names a live timer, this one replaces it. The broker computes the due time by the cluster
-    /// clock; that of this schedule does not count. Both from 1 ms to 24 h, rounded up to ms, `quiet`
-    /// not above `max`.
+    /// Waits until the key has been quiet for so long, at most `max` after the first of them: if
+    /// the key names a live timer, this one replaces it. The broker computes the due time by the
+    /// cluster clock; that of this schedule does not count. Both from 1 ms to 24 h, rounded up to
+    /// ms, `quiet` not above `max`.
     pub fn debounce(mut self, quiet: Duration, max: Duration) -> Self {
         self.when = When::After(quiet);
         self.policy(KeyPolicy::Debounce { quiet_ms: ms_u32(quiet), max_ms: ms_u32(max) })
@@ -182,8 +182,8 @@ impl Schedule {
     }
 
     /// Says how urgent it is among the timers of its destination that wait for capacity. Default:
-    /// [`Priority::Normal`]. Of 15 turns urgent ones have 8, high ones 4, normal ones 2 and low ones
-    /// 1, unless the destination's order is strict. When it is due has nothing to do with it.
+    /// [`Priority::Normal`]. Of 15 turns urgent ones have 8, high ones 4, normal ones 2 and low
+    /// ones 1, unless the destination's order is strict. When it is due has nothing to do with it.
     pub fn priority(mut self, priority: Priority) -> Self {
         self.priority = priority;
         self

@@ -1,5 +1,5 @@
-//! State that the engine's task shows to the cluster's: it is read, not queued. Of requests the last
-//! one of each destination is kept.
+//! State that the engine's task shows to the cluster's: it is read, not queued. Of requests the
+//! last one of each destination is kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -132,8 +132,8 @@ pub(crate) struct DestinationResume {
 /// deliveries at most are sent and not settled. A handler counts until it has answered or its
 /// callback timeout has passed, also if its connection is lost. --rate: so many deliveries start in
 /// a time, retries included; --burst: so many may start at once after a pause. What waits uses no
-/// attempt, and `mtimer story` calls it limited. After a start of all brokers, and for the part of a
-/// broker that has died, a concurrency limit lets nothing start until the callback timeout has
+/// attempt, and `mtimer story` calls it limited. After a start of all brokers, and for the part of
+/// a broker that has died, a concurrency limit lets nothing start until the callback timeout has
 /// passed: handlers of before may still be at work.
 ///
 /// --order: timers wait if handlers have no capacity for them. Each has a priority: urgent, high,
@@ -152,7 +152,8 @@ pub(crate) struct DestinationSet {
     /// So many deliveries at the same time, 1 to 1,000,000; none: any number
     #[arg(long, value_name = "N", value_parser = limit::concurrency)]
     concurrency: Option<limit::ConcurrencyArg>,
-    /// So many starts a second (s), minute (m), hour (h) or day (d), such as 1000/s; none: any number
+    /// So many starts a second (s), minute (m), hour (h) or day (d), such as 1000/s; none: any
+    /// number
     #[arg(long, value_name = "N/TIME", value_parser = limit::rate)]
     rate: Option<limit::RateArg>,
     /// So many starts at once after a pause, 1 to 1,000,000; if it is left out, as many as the rate

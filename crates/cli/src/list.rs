@@ -15,9 +15,9 @@ use super::{moment, view};
 ///
 /// Shows timers that wait for their due time or for a retry, or are being delivered (in-flight).
 /// All conditions must hold. With --state others are shown, one state after the other: in each
-/// partition in the order in which they were parked (by priority), taken, given up, or died.
-/// Their --from and --until are about when they died or were given up, or were due if they are parked
-/// or taken.
+/// partition in the order in which they were parked (by priority), taken, given up, or died. Their
+/// --from and --until are about when they died or were given up, or were due if they are parked or
+/// taken.
 ///
 /// If there are more timers than --limit, the end of the output says how to go on. --cursor is a
 /// position in the order of timers: it does not expire, and is valid also after a broker was lost.

@@ -39,8 +39,8 @@ use super::{exec, exec_check, moment, view};
 /// (a JSON object), and each as MTIMER_HEADER_NAME, with its name in capitals and _ for - and .
 /// (those whose names differ by nothing else are in MTIMER_HEADERS only); the trace context also as
 /// TRACEPARENT and TRACESTATE. Exit code 0 means done, 100 failed for good (dead letter), 80 not
-/// now: deliver it again after --later, which uses no retry (at most 20 times in a row); 75 and every
-/// other one: try again. At the callback timeout it gets TERM, with what it has started, and
+/// now: deliver it again after --later, which uses no retry (at most 20 times in a row); 75 and
+/// every other one: try again. At the callback timeout it gets TERM, with what it has started, and
 /// 5 s later KILL. A CMD that cannot be run is refused at the start. With --json its output goes to
 /// standard error.
 #[derive(Args, Debug)]

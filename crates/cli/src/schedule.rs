@@ -81,8 +81,8 @@ pub(crate) struct ScheduleCommand {
     /// How often it may be delivered [default: at-least-once]
     #[arg(long, value_enum)]
     mode: Option<ModeArg>,
-    /// Who goes first among the destination's timers that wait for capacity: of 15 turns urgent ones
-    /// have 8, high ones 4, normal ones 2, low ones 1 [default: normal]
+    /// Who goes first among the destination's timers that wait for capacity: of 15 turns urgent
+    /// ones have 8, high ones 4, normal ones 2, low ones 1 [default: normal]
     #[arg(long, value_enum)]
     priority: Option<PriorityArg>,
     /// After this it is not delivered any more: a time, or a duration after the due time [default:

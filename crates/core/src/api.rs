@@ -139,7 +139,8 @@ pub enum SessionEvent {
         /// The question.
         query: Query,
     },
-    /// To [`Effect::Recall`] or [`Effect::SendBy`]: these deliveries had not left for it, and do not any more.
+    /// To [`Effect::Recall`] or [`Effect::SendBy`]: these deliveries had not left for it, and do
+    /// not any more.
     Recalled(Vec<TimerId>),
     /// `ClientMessage::Goodbye`.
     Goodbye,

@@ -71,8 +71,8 @@ pub enum Query {
     },
     /// How many timers of one partition are due when.
     Forecast(ForecastQuery),
-    /// Parked timers of a destination, in each partition by priority, then in the order in which they were
-    /// parked.
+    /// Parked timers of a destination, in each partition by priority, then in the order in which
+    /// they were parked.
     Parked {
         /// The destination.
         dest: Destination,

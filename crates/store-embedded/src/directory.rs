@@ -199,8 +199,8 @@ mod tests {
         for marker in [
             &b"\xff\xfe"[..],
             b"mtimer embedded store\n",
-            b"mtimer embedded store\nformat 12\npartitions 4\n",
-            b"mtimer embedded store\nformat 12\npartitions 5\ncheck 0000000000000000\n",
+            b"mtimer embedded store\nformat 13\npartitions 4\n",
+            b"mtimer embedded store\nformat 13\npartitions 5\ncheck 0000000000000000\n",
             b"mtimer embedded store\nformat 2\npartitions 4\ncheck 0000000000000000\n",
         ] {
             std::fs::write(dir.path().join(MARKER), marker).unwrap();
@@ -212,7 +212,7 @@ mod tests {
     fn another_format_is_refused_with_its_number_and_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let marker = dir.path().join(MARKER);
-        let newer = "mtimer embedded store\nformat 13\npartitions 4\n";
+        let newer = "mtimer embedded store\nformat 14\npartitions 4\n";
         let newer = format!("{newer}{}", check_line(newer));
         let older = [3, 4, 5, 6].map(|format| {
             let text = format!("mtimer embedded store\nformat {format}\npartitions 4\n");
@@ -225,11 +225,11 @@ mod tests {
             (&older[1], 4),
             (&older[2], 5),
             (&older[3], 6),
-            (&newer, 13),
+            (&newer, 14),
         ] {
             std::fs::write(&marker, text).unwrap();
             let says = format!(
-                "has format {format}, this version reads only format 12 and converts no other: \
+                "has format {format}, this version reads only format 13 and converts no other: \
                  use the version that wrote it, or start with an empty directory"
             );
             assert!(refusal(dir.path(), 4).contains(&says), "{}", refusal(dir.path(), 4));

@@ -12,7 +12,7 @@ use crate::open_error::{OpenError, io_error};
 pub(crate) const MARKER: &str = "mtimer-store";
 const TITLE: &str = "mtimer embedded store";
 /// The only format that is read. A change of the stored bytes needs another one.
-pub(crate) const FORMAT: u32 = 12;
+pub(crate) const FORMAT: u32 = 13;
 const CHECK: &str = "check ";
 
 /// Refuses a directory of another format or another number of partitions.

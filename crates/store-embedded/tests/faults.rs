@@ -219,7 +219,7 @@ async fn a_directory_of_an_older_format_is_refused_and_not_changed() {
         let older = format!("mtimer embedded store\nformat {format}\npartitions 4\n");
         std::fs::write(&marker, &older).unwrap();
         let text = refusal(dir.path()).to_string();
-        assert!(text.contains(&format!("has format {format}, this version reads only format 12")), "{text}");
+        assert!(text.contains(&format!("has format {format}, this version reads only format 13")), "{text}");
         assert!(text.contains("start with an empty directory"), "{text}");
         assert_eq!(std::fs::read_to_string(&marker).unwrap(), older);
     }

@@ -11,7 +11,7 @@ use crate::options::DEFAULT_PARTITIONS;
 use crate::wire::{Lost, Network, Reply, Script, Servers, ask};
 
 /// The layout of keys and values that this version writes.
-pub(crate) const FORMAT: u64 = 12;
+pub(crate) const FORMAT: u64 = 13;
 
 /// The fixed properties of a cluster.
 #[derive(Clone, Copy, Debug)]

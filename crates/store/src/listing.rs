@@ -26,8 +26,8 @@ pub enum Listed {
     Taken,
     /// Unconfirmed timers, the longest unconfirmed first.
     Unconfirmed,
-    /// Parked timers of one destination, the most urgent first, of one class about the longest parked
-    /// first. Cursors are positions: see [`park_position`].
+    /// Parked timers of one destination, the most urgent first, of one class about the longest
+    /// parked first. Cursors are positions: see [`park_position`].
     Parked(Destination),
 }
 

@@ -115,8 +115,8 @@ pub enum NodeInput {
     Lost(PartitionId),
     /// This broker's load.
     Load(BrokerLoad),
-    /// The engine asks for shares of destinations' limits; [`NodeEffect::Lent`] follows if the leader
-    /// can be reached.
+    /// The engine asks for shares of destinations' limits; [`NodeEffect::Lent`] follows if the
+    /// leader can be reached.
     AskShares(Vec<ShareRequest>),
     /// Give everything up gracefully; [`NodeEffect::Left`] follows.
     Stop,

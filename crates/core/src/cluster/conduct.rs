@@ -173,8 +173,8 @@ impl Node {
         }
     }
 
-    /// The engine wants shares: this broker lends them, or the leader does. If nobody leads they are
-    /// asked for again.
+    /// The engine wants shares: this broker lends them, or the leader does. If nobody leads they
+    /// are asked for again.
     fn ask_shares(&mut self, now: u64, asks: Vec<ShareRequest>) {
         let incarnation = self.options.incarnation;
         if let Some(shares) = self.lend(now, incarnation, &asks) {

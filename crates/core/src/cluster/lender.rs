@@ -44,8 +44,8 @@ impl Lender {
         Self { alone_from: now + SHARE_MS as u64 + MARGIN_MS, loans: BTreeMap::new(), looked: now }
     }
 
-    /// Lends a share to a broker, in place of the one that it has. `broker`: its incarnation. `None`:
-    /// the broker has made a later request already, over another connection.
+    /// Lends a share to a broker, in place of the one that it has. `broker`: its incarnation.
+    /// `None`: the broker has made a later request already, over another connection.
     pub fn lend(&mut self, now: u64, broker: u64, ask: &ShareRequest) -> Option<Share> {
         if now >= self.looked + u64::from(SHARE_MS) {
             self.looked = now;
@@ -229,7 +229,8 @@ impl Loan {
             self.limits.rate.map(|rate| rate.starts),
             self.limits.rate.map(|rate| rate.burst),
         ];
-        // Half a share is of no use: if there is too little of something, some wait for their turns.
+        // Half a share is of no use: if there is too little of something, some wait for their
+        // turns.
         let most = limits.into_iter().flatten().min().unwrap_or(u32::MAX);
         claimants.truncate(most as usize);
         let Some(at) = claimants.iter().position(|(id, _)| *id == broker) else {

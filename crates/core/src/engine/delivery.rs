@@ -258,7 +258,9 @@ impl Engine {
         });
         self.timeouts.add(until, id, attempt);
         self.flights.begin(id.partition(), dest);
-        self.roster.dest_mut(dest).limit.start(now.mono_ms);
+        if self.roster.dest_mut(dest).limit.start(now.mono_ms) {
+            self.started.push(dest);
+        }
         if taken_over {
             self.tallies.redelivery(RedeliveryCause::Takeover);
         }
@@ -351,7 +353,6 @@ impl Engine {
 
     /// Sends this turn's deliveries, in frames of bounded size.
     pub(super) fn send(&mut self, now: Now) {
-        let mut limited = Vec::new();
         for member in self.roster.take_outgoing() {
             let Some(m) = self.roster.member(member) else { continue };
             let (session, registration, dest) = (m.session, m.registration, m.dest);
@@ -359,7 +360,6 @@ impl Engine {
             let mut bytes = 0;
             let outbox = m.take_outbox();
             let by = self.roster.dest(dest).limit.leave_by();
-            limited.extend(by.map(|_| dest));
             let again = outbox.iter().filter(|d| d.attempt > 1).count();
             self.count(Counter::Delivered, outbox.len() as u64);
             self.count(Counter::Redelivered, again as u64);
@@ -380,7 +380,7 @@ impl Engine {
             }
         }
         // What is given out from now on is of another turn.
-        limited.into_iter().for_each(|dest| self.roster.dest_mut(dest).limit.sent());
+        self.started.drain(..).for_each(|dest| self.roster.note_sent(dest));
     }
 }
 

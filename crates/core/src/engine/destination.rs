@@ -200,6 +200,13 @@ impl DestinationTable {
         self.policies.paused()
     }
 
+    /// What was given out of a destination with limits is sent. It may have been forgotten since.
+    pub(super) fn note_sent(&mut self, ix: DestIx) {
+        if let Some(dest) = self.all.get_mut(ix) {
+            dest.limit.sent();
+        }
+    }
+
     /// Notes when to look at a destination again, for its limits.
     pub(super) fn wake_for_limits(&mut self, now: u64, ix: DestIx, waiting: u64) {
         let wake = self.all[ix].limit.wake_at(now, waiting);

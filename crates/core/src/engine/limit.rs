@@ -32,8 +32,9 @@ pub(super) struct Limit {
     bucket: TokenBucket,
     /// Deliveries that were given out and not settled, with those that wait for the store.
     running: u64,
-    /// By the ends of their callback timeouts, monotonic ms: deliveries whose handlers may still be
-    /// running, though their timers or sessions are gone.
+    /// While there is a limit on them, by the ends of their callback timeouts, monotonic ms:
+    /// deliveries whose handlers may still be running, though their timers or sessions are gone.
+    /// Each keeps a slot, so they are hardly more than the limit.
     lingering: BTreeMap<u64, u64>,
     /// The longest callback timeout of a timer, ms.
     longest_ms: u32,
@@ -66,9 +67,13 @@ struct OwnShare {
 impl Limit {
     /// These limits hold now.
     pub(super) fn set(&mut self, version: u64, limits: DeliveryLimits) {
-        (self.version, self.limits, self.ask_at) = (version, limits, 0);
+        // What was asked for other limits does not count by these.
+        (self.version, self.limits, self.asked, self.ask_at) = (version, limits, None, 0);
+        if limits.concurrency.is_none() {
+            self.lingering.clear();
+        }
         if limits.is_none() {
-            (self.share, self.asked, self.is_scarce) = (OwnShare::default(), None, false);
+            (self.share, self.is_scarce) = (OwnShare::default(), false);
             self.bucket = TokenBucket::default();
         }
     }
@@ -156,15 +161,19 @@ impl Limit {
         }
     }
 
-    /// It goes on its way.
-    pub(super) fn start(&mut self, now: u64) {
-        if self.is_set() {
-            self.started = self.started.saturating_add(1);
-            self.unsent_since.get_or_insert(now);
+    /// It goes on its way. Says whether it is the first one since [`Limit::sent`]: call that when
+    /// it has been sent.
+    pub(super) fn start(&mut self, now: u64) -> bool {
+        if !self.is_set() {
+            return false;
         }
+        self.started = self.started.saturating_add(1);
         if self.limits.rate.is_some() {
             self.bucket.give(now);
         }
+        let is_first = self.unsent_since.is_none();
+        self.unsent_since.get_or_insert(now);
+        is_first
     }
 
     /// It is as before it was on its way: it has not left.
@@ -187,7 +196,9 @@ impl Limit {
 
     /// A handler may go on until then, though its delivery is not known here any more.
     pub(super) fn linger(&mut self, until: u64) {
-        *self.lingering.entry(until).or_default() += 1;
+        if self.limits.concurrency.is_some() {
+            *self.lingering.entry(until).or_default() += 1;
+        }
     }
 
     /// Until when what was given out and not sent may leave; `None`: whenever.
@@ -202,7 +213,7 @@ impl Limit {
         self.leave_by().is_none_or(|by| now <= by)
     }
 
-    /// What was given out is sent.
+    /// All that was given out is sent, or is not to be sent any more.
     pub(super) fn sent(&mut self) {
         self.unsent_since = None;
     }

@@ -124,6 +124,7 @@ use self::attended::AttendedTime;
 use self::bulk_turns::BulkTurns;
 use self::counts::Counting;
 use self::deferral::Deferral;
+use self::destination_members::DestIx;
 use self::flights::Flights;
 use self::hash::Seeded;
 use self::open_requests::OpenRequests;
@@ -170,6 +171,8 @@ pub struct Engine {
     sweeps: Sweeps,
     /// Effects of the present turn.
     effects: Vec<Effect>,
+    /// Destinations with limits of which deliveries were given out in the present turn.
+    started: Vec<DestIx>,
     /// Shares that are asked for in the present turn.
     asks: Vec<ShareRequest>,
     /// Its answers to questions: they go behind its deliveries, see [`Engine::answer`].
@@ -212,6 +215,7 @@ impl Engine {
             bulk_turns: BulkTurns::default(),
             lost: VecDeque::new(),
             effects: Vec::new(),
+            started: Vec::new(),
             asks: Vec::new(),
             answers: Vec::new(),
             counters: [0; Counter::ALL.len()],

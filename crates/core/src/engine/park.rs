@@ -28,8 +28,8 @@ impl Engine {
         backlog_limit(condition, self.pressure, flow.pace())
     }
 
-    /// Whether a timer of this destination that comes due is parked at once.
-    /// Less urgent ones make room for it: they are parked soon.
+    /// Whether a timer of this destination that comes due is parked at once. Less urgent ones that
+    /// wait do not count: they are parked before it.
     pub(super) fn parks_new(&self, dest: DestIx, priority: Priority) -> bool {
         self.backlog_limit(dest).parks_new(self.roster.dest(dest).ready.len_before(priority))
     }
@@ -52,8 +52,8 @@ impl Engine {
         }
     }
 
-    /// Parks timers that wait beyond the first `most`, the last one of the least urgent class first,
-    /// as far as they have waited for `after_ms`.
+    /// Parks timers that wait beyond the first `most`, the last one of the least urgent class
+    /// first, as far as they have waited for `after_ms`.
     fn park_beyond(&mut self, now: Now, dest: DestIx, most: usize, after_ms: u64) {
         while self.roster.dest(dest).ready.len() > most {
             let Some(id) = self.roster.dest(dest).ready.back() else { return };

@@ -1,6 +1,7 @@
 //! The parked timers of one destination, by partition, and those of them on their way back.
 //!
-//! Which classes a park has is learned as timers are parked, and from the pages that are read of it.
+//! Which classes a park has is learned as timers are parked, and from the pages that are read of
+//! it.
 //!
 //! Invariants: one page of a partition is on its way at a time; `returning` is the sum of the
 //! timers of those pages that are not here yet. Counts are estimates: the store knows.
@@ -178,8 +179,8 @@ impl Parks {
 
     /// Begins to fetch a page of the class that goes next, if `credit` is more than those can use
     /// that wait in memory, are of this class or a more urgent one (`waiting`), or are on their way
-    /// back. The partitions take turns, so that one that is parked in all the time does not keep the
-    /// others' waiting. What is found in a park is read from its beginning first.
+    /// back. The partitions take turns, so that one that is parked in all the time does not keep
+    /// the others' waiting. What is found in a park is read from its beginning first.
     pub(super) fn begin_fetch(
         &mut self,
         credit: u64,
@@ -209,7 +210,8 @@ impl Parks {
         Some(FetchedPage { at, cursor: park_start(park.fetched), limit })
     }
 
-    /// A page is here. Of one class the longest parked come first, so the rest of it is hardly older.
+    /// A page is here. Of one class the longest parked come first, so the rest of it is hardly
+    /// older.
     pub(super) fn page_arrived(&mut self, at: PartitionId, page: &ArrivedPage) {
         self.returning += page.coming;
         if let Some(park) = self.by_partition.get_mut(&at) {

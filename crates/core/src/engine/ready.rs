@@ -40,8 +40,8 @@ impl ReadyQueue {
         self.deadlines.extend(new.map(|deadline| (deadline, id)));
     }
 
-    /// Takes out the first id of the class that goes next. The caller has to call [`Self::leave`] if
-    /// the timer waits, and [`Self::took`] if it is sent.
+    /// Takes out the first id of the class that goes next. The caller has to call [`Self::leave`]
+    /// if the timer waits, and [`Self::took`] if it is sent.
     pub(super) fn pop_next(&mut self, is_strict: bool) -> Option<(TimerId, Priority)> {
         let class = self.turns.next(self.waits(), is_strict)?;
         Some((self.classes[class.rank()].pop_front()?, class))

@@ -220,6 +220,11 @@ impl Roster {
         (dest.ready.len() as u64 + dest.parks.count()).min(self.free(ix))
     }
 
+    /// What was given out of a destination with limits is sent. It may have been forgotten since.
+    pub(super) fn note_sent(&mut self, ix: DestIx) {
+        self.dests.note_sent(ix);
+    }
+
     /// Notes when to look at a destination again, for its limits.
     pub(super) fn wake_for_limits(&mut self, now: u64, ix: DestIx, waiting: u64) {
         self.dests.wake_for_limits(now, ix, waiting);

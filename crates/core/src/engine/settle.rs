@@ -1,5 +1,5 @@
-//! A verdict on its way to the store (acknowledged, to be retried, postponed, dead, expired, unconfirmed), and
-//! its effects once it is there.
+//! A verdict on its way to the store (acknowledged, to be retried, postponed, dead, expired,
+//! unconfirmed), and its effects once it is there.
 //!
 //! Not in here: how the verdict is found (`settlements`, `delivery`).
 

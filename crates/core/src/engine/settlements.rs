@@ -176,8 +176,8 @@ impl Engine {
         self.settle_failed(now, id, f, (end, verdict), report);
     }
 
-    /// A handler answers later: another attempt after so many ms, which uses none of the retry budget.
-    /// It is a failure if there can be no other attempt, and after too many in a row.
+    /// A handler answers later: another attempt after so many ms, which uses none of the retry
+    /// budget. It is a failure if there can be no other attempt, and after too many in a row.
     pub(super) fn postpone(
         &mut self,
         now: Now,

@@ -1,6 +1,7 @@
 //! Shares of destinations' limits: asked for, and lent.
 //!
-//! Not in here: what a share lets this broker deliver (`limit`), and when that is asked (`delivery`).
+//! Not in here: what a share lets this broker deliver (`limit`), and when that is asked
+//! (`delivery`).
 
 use mtimer_protocol::Share;
 

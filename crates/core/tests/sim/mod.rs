@@ -8,10 +8,9 @@
 //!
 //! One file each: `plan` (the parameters of a run), `broker` (a broker's shell), `lanes` (its ways
 //! to the store), `owners` (who has which partition), `clients`, `load` (their requests), `faults`,
-//! `clocks`, `finish` (the checks in the end), `history` (the events), `check` (the rules),
-//! `later` (what
-//! handlers put off), `priority` (who goes first), `operations` (what each operation means to both), `sabotage` (brokers that are broken on
-//! purpose).
+//! `clocks`, `finish` (the checks in the end), `history` (the events), `check` (the rules), `later`
+//! (what handlers put off), `priority` (who goes first), `operations` (what each operation means to
+//! both), `sabotage` (brokers that are broken on purpose).
 
 mod broker;
 mod bulk;

@@ -1,5 +1,5 @@
-//! Who goes first among the timers of a destination that wait, as the checker sees it: none is passed
-//! over by less urgent ones more often than their shares allow.
+//! Who goes first among the timers of a destination that wait, as the checker sees it: none is
+//! passed over by less urgent ones more often than their shares allow.
 //!
 //! Only where nothing fails: elsewhere a timer may not be in its owner's memory when it is due.
 
@@ -16,8 +16,8 @@ use super::plan::Profile;
 const WAITS_AFTER_MS: u64 = 500;
 /// How long an edit may hold a timer, ms.
 const HELD_MS: u64 = 1_000;
-/// Less urgent ones that may go in a row while a timer waits. The shares allow two; it may have come
-/// just then.
+/// Less urgent ones that may go in a row while a timer waits. The shares allow two; it may have
+/// come just then.
 const PASSED_OVER: u32 = 5;
 
 impl History {

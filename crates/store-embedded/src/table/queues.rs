@@ -40,7 +40,8 @@ impl PartitionTable<'_> {
         Ok((rows, None))
     }
 
-    /// Rows of a destination's park from an order on, class by class, and the order that comes next.
+    /// Rows of a destination's park from an order on, class by class, and the order that comes
+    /// next.
     pub(crate) fn park(
         &mut self,
         dest: u32,

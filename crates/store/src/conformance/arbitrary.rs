@@ -243,8 +243,8 @@ fn attempt(id: TimerId, now: Time, number: u32) -> Option<Box<FailedAttempt>> {
     (!n.is_multiple_of(4)).then(|| failed.into())
 }
 
-/// For half of all timers a policy that computes the due time, and the attempt of the holder that its
-/// owner has sent. It follows from the id, as [`attempt`] does.
+/// For half of all timers a policy that computes the due time, and the attempt of the holder that
+/// its owner has sent. It follows from the id, as [`attempt`] does.
 fn computing(id: TimerId) -> Option<(KeyPolicy, Option<u32>)> {
     let n = id.random();
     let policy = match n % 8 {

@@ -18,8 +18,8 @@ use crate::table::{At, Context, Row, Table};
 /// Files a new timer as pending at its due time, tier 0. Looked at in this order: a timer of
 /// this id (live or dead), an [`Ended`] of this id, the key. See [`ScheduleAnswer`].
 ///
-/// With a policy that computes the due time ([`KeyPolicy::computes_due`]) the timer that has the key
-/// is replaced, and the new one is filed
+/// With a policy that computes the due time ([`KeyPolicy::computes_due`]) the timer that has the
+/// key is replaced, and the new one is filed
 ///
 /// - with `latest` at the later, with `earliest` at the sooner of its own due time and that of the
 ///   other one (the time of its next attempt, if one has failed);

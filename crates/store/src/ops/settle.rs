@@ -55,10 +55,10 @@ pub enum Verdict {
         /// cut), empty for none.
         error: Box<str>,
     },
-    /// Postponed by its handler: files a pending timer as pending at `fire`, in tier 0, with `failed`
-    /// failed attempts, of which this one does not count for the retry budget, and one more
-    /// [postponed](mtimer_types::Extensions::postponed) attempt. The last error stays. The rest is
-    /// as for [`Verdict::Retry`].
+    /// Postponed by its handler: files a pending timer as pending at `fire`, in tier 0, with
+    /// `failed` failed attempts, of which this one does not count for the retry budget, and one
+    /// more [postponed](mtimer_types::Extensions::postponed) attempt. The last error stays. The
+    /// rest is as for [`Verdict::Retry`].
     Later {
         /// When; the due time if that is later.
         fire: Time,
@@ -212,8 +212,8 @@ fn ack<T: Table>(table: &mut T, ctx: &Context, row: &Row) -> Result<SettleAnswer
     Ok(SettleAnswer::Done)
 }
 
-/// An ok cannot undo the answer of a handler that was asked after it, or that has given it: it would
-/// end what that has put off.
+/// An ok cannot undo the answer of a handler that was asked after it, or that has given it: it
+/// would end what that has put off.
 fn can_have_happened(ctx: &Context, row: &Row, attempt: u32) -> bool {
     let failed = row.record.progress.failed;
     let sent = match row.at {

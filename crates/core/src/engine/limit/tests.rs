@@ -1,5 +1,5 @@
-//! Brokers, a leader that lends, and handlers, in time steps of a ms: whatever is lost, late, killed
-//! or stopped, the limits hold; and if nothing is, they are used.
+//! Brokers, a leader that lends, and handlers, in time steps of a ms: whatever is lost, late,
+//! killed or stopped, the limits hold; and if nothing is, they are used.
 
 use std::collections::BTreeMap;
 
@@ -246,7 +246,7 @@ impl Scene {
         while broker.waiting > 0 && broker.limit.allowance(now) > 0 {
             broker.waiting -= 1;
             broker.limit.reserve();
-            broker.limit.start(now);
+            _ = broker.limit.start(now);
             given += 1;
         }
         if let Some(by) = broker.limit.leave_by() {
