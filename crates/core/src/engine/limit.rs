@@ -36,6 +36,8 @@ pub(super) struct Limit {
     /// deliveries whose handlers may still be running, though their timers or sessions are gone.
     /// Each keeps a slot, so they are hardly more than the limit.
     lingering: BTreeMap<u64, u64>,
+    /// Their sum.
+    lingering_sum: u64,
     /// The longest callback timeout of a timer, ms.
     longest_ms: u32,
     /// Deliveries given out since the last request.
@@ -70,7 +72,7 @@ impl Limit {
         // What was asked for other limits does not count by these.
         (self.version, self.limits, self.asked, self.ask_at) = (version, limits, None, 0);
         if limits.concurrency.is_none() {
-            self.lingering.clear();
+            (self.lingering, self.lingering_sum) = (BTreeMap::new(), 0);
         }
         if limits.is_none() {
             (self.share, self.is_scarce) = (OwnShare::default(), false);
@@ -140,9 +142,9 @@ impl Limit {
     /// Deliveries that run, or may.
     pub(super) fn in_use(&mut self, now: u64) -> u64 {
         while let Some(first) = self.lingering.first_entry().filter(|first| *first.key() <= now) {
-            first.remove();
+            self.lingering_sum -= first.remove();
         }
-        self.running + self.lingering.values().sum::<u64>()
+        self.running + self.lingering_sum
     }
 
     /// A delivery is given to a member. It starts now, or when the store has taken its timer.
@@ -198,6 +200,7 @@ impl Limit {
     pub(super) fn linger(&mut self, until: u64) {
         if self.limits.concurrency.is_some() {
             *self.lingering.entry(until).or_default() += 1;
+            self.lingering_sum += 1;
         }
     }
 
