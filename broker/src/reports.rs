@@ -112,6 +112,8 @@ enum DestinationHealth {
     Failing,
     /// Somebody has paused it.
     Paused,
+    /// Its limits alone hold back what is due.
+    Limited,
 }
 
 /// Derives log lines by comparing the figures of one look with those of the last.
@@ -233,7 +235,8 @@ impl HealthReporter {
         let mut reports = Vec::new();
         for (dest, backlog) in top {
             let oldest_ms = backlog.oldest.map_or(0, |due| now.ms_since(due));
-            let state = DestinationHealth::of(backlog, oldest_ms);
+            let limited_ms = backlog.oldest_limited.map_or(0, |due| now.ms_since(due));
+            let state = DestinationHealth::of(backlog, oldest_ms, limited_ms);
             if state != DestinationHealth::Served {
                 self.troubled.insert(dest.clone(), state);
             }
@@ -270,12 +273,13 @@ impl HealthReporter {
 }
 
 impl DestinationHealth {
-    const fn of(backlog: &Backlog, oldest_ms: u64) -> Self {
+    const fn of(backlog: &Backlog, oldest_ms: u64, limited_ms: u64) -> Self {
         match backlog {
             Backlog { paused: 1.., .. } => Self::Paused,
             Backlog { parked: 1.., sessions: 0, .. } => Self::Unserved,
             _ if oldest_ms >= BEHIND_MS && backlog.parked + backlog.waiting > 0 => Self::Behind,
             Backlog { failures: FAILURES.., sessions: 1.., .. } => Self::Failing,
+            _ if limited_ms >= BEHIND_MS => Self::Limited,
             _ => Self::Served,
         }
     }
@@ -304,6 +308,10 @@ impl DestinationHealth {
                 "nobody is registered for the destination: what is due is parked until somebody is"
             ),
             Self::Paused => tracing::info!(%dest, parked, "the destination is paused"),
+            Self::Limited => tracing::info!(
+                %dest, waiting, parked, in_flight,
+                "the limits of the destination hold back what has been due for 10 s and more"
+            ),
             Self::Failing => tracing::warn!(
                 %dest, failures, sessions,
                 "handlers of the destination always fail: failures counts the attempts since the last success"

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use mtimer_protocol::{
-    BrokerView, ClusterView, MAX_PARKED_DESTINATIONS, MAX_PAUSED_DESTINATIONS, ParkedDestination,
-    PausedDestination, Query, QueryAnswer, Status, Topology,
+    BrokerView, ClusterView, LimitedDestination, MAX_LIMITED_DESTINATIONS, MAX_PARKED_DESTINATIONS,
+    MAX_PAUSED_DESTINATIONS, ParkedDestination, PausedDestination, Query, QueryAnswer, Status, Topology,
 };
 use mtimer_types::Destination;
 use tokio::time::Instant;
@@ -183,6 +183,7 @@ fn add(a: Status, b: Status) -> Status {
         lost_brokers: lost_by_either(a.lost_brokers, b.lost_brokers),
         unreached_leaders: unreached_by_either(a.unreached_leaders, b.unreached_leaders),
         paused_destinations: paused_at_either(a.paused_destinations, b.paused_destinations),
+        limited_destinations: limited_at_both(a.limited_destinations, b.limited_destinations),
     }
 }
 
@@ -215,6 +216,23 @@ fn paused_at_either(a: Vec<PausedDestination>, b: Vec<PausedDestination>) -> Vec
     all
 }
 
+/// The destinations that their limits hold back at either of two brokers.
+fn limited_at_both(a: Vec<LimitedDestination>, b: Vec<LimitedDestination>) -> Vec<LimitedDestination> {
+    let mut all: BTreeMap<Destination, LimitedDestination> = BTreeMap::new();
+    for limited in a.into_iter().chain(b) {
+        if let Some(sum) = all.get_mut(&limited.dest) {
+            sum.waiting = sum.waiting.saturating_add(limited.waiting);
+            sum.oldest_ms = sum.oldest_ms.max(limited.oldest_ms);
+        } else {
+            all.insert(limited.dest.clone(), limited);
+        }
+    }
+    let mut all: Vec<_> = all.into_values().collect();
+    all.sort_by_key(|one| Reverse(one.oldest_ms));
+    all.truncate(MAX_LIMITED_DESTINATIONS);
+    all
+}
+
 /// The brokers that either of two brokers has lost, and how long ago the first of them saw it, ms.
 fn lost_by_either(a: Vec<(String, u64)>, b: Vec<(String, u64)>) -> Vec<(String, u64)> {
     let mut all: BTreeMap<String, u64> = BTreeMap::new();
@@ -233,7 +251,23 @@ fn unreached_by_either(a: Vec<(String, String)>, b: Vec<(String, String)>) -> Ve
 
 #[cfg(test)]
 mod tests {
+    use mtimer_types::DeliveryLimits;
+
     use super::*;
+
+    #[test]
+    fn what_limits_hold_back_at_two_brokers_is_added_up_and_the_oldest_comes_first() {
+        let of = |app: &str, waiting, oldest_ms| LimitedDestination {
+            dest: Destination::new("g", app).expect("a destination"),
+            limits: DeliveryLimits { concurrency: Some(1), rate: None },
+            waiting,
+            oldest_ms,
+        };
+        let both = limited_at_both(vec![of("a", 3, 10), of("b", 1, 5)], vec![of("b", 2, 20)]);
+        assert_eq!(both, [of("b", 3, 20), of("a", 3, 10)]);
+        let many = (0..20).map(|n| of(&n.to_string(), 1, n)).collect();
+        assert_eq!(limited_at_both(many, Vec::new()).len(), MAX_LIMITED_DESTINATIONS);
+    }
 
     #[test]
     fn brokers_are_added_up_but_durations_are_not() {

@@ -202,9 +202,9 @@ pub use mtimer_protocol::ops::{
 };
 pub use mtimer_protocol::{
     BrokerEntry, BrokerLoad, BrokerView, BulkState, ClientView, ClusterView, DeadRow, DestinationCounts,
-    ErrorCode, MAX_PAUSED_DESTINATIONS, MemberView, ParkedDestination, PartitionView, PausedDestination,
-    PendingRow as ListedTimer, RecordRest, Status, TimerState, TimerStory, TimerView, Topology,
-    UnconfirmedRow,
+    ErrorCode, LimitedDestination, MAX_LIMITED_DESTINATIONS, MAX_PAUSED_DESTINATIONS, MemberView,
+    ParkedDestination, PartitionView, PausedDestination, PendingRow as ListedTimer, RecordRest, Status,
+    TimerState, TimerStory, TimerView, Topology, UnconfirmedRow,
 };
 pub use mtimer_types::{
     Attempt, AttemptEnd, Bulk, BulkAction, BulkFailure, BulkId, BulkObstacle, DeadReason, DeliveryLimits,

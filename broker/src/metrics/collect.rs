@@ -161,6 +161,8 @@ impl Scrape {
         out.by_destination(&m::DESTINATION_OLDEST, ages(|b| b.oldest))?;
         out.by_destination(&m::DESTINATION_OLDEST_PAUSED, ages(|b| b.oldest_paused))?;
         out.by_destination(&m::DESTINATION_PAUSED, of(|b| b.paused))?;
+        out.by_destination(&m::DESTINATION_OLDEST_LIMITED, ages(|b| b.oldest_limited))?;
+        out.by_destination(&m::DESTINATION_LIMITED, of(|b| b.limited))?;
         out.one(&m::PAUSED_DESTINATIONS, engine.paused)
     }
 

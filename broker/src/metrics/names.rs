@@ -182,9 +182,9 @@ metrics! {
         doc "due and not delivered, parked ones included; about",
         when "callbacks are late";
     Gauge DESTINATION_OLDEST = "mtimer_destination_oldest_overdue_seconds" in "seconds" by ["group", "app"],
-        "Age of the oldest overdue timer, as far as is known; 0 while the destination is paused",
-        doc "age of the oldest of these, as far as is known; 0 if there is none, or the destination is \
-            paused",
+        "Age of the oldest overdue timer, as far as is known; 0 while a pause or limits hold it back",
+        doc "age of the oldest of these, as far as is known; 0 if there is none, or a pause or limits \
+            hold the destination back: the next four say so",
         when "callbacks are late: the destination that is stuck";
     Gauge DESTINATION_PAUSED = "mtimer_destination_paused" in "destinations" by ["group", "app"],
         "1 if the destination is paused",
@@ -194,6 +194,14 @@ metrics! {
         "Age of the oldest timer that waits for the end of a pause, as far as is known",
         doc "age of the oldest timer that waits for the end of a pause, as far as is known",
         when "with the one before";
+    Gauge DESTINATION_LIMITED = "mtimer_destination_limited" in "destinations" by ["group", "app"],
+        "1 if its limits alone hold back what is due",
+        doc "1 while its limits alone hold back what is due; for `other`: those of how many do",
+        when "more is due than the limits let go: `mtimer destination get` shows them";
+    Gauge DESTINATION_OLDEST_LIMITED = "mtimer_destination_oldest_limited_seconds" in "seconds" by ["group", "app"],
+        "Age of the oldest timer that its destination's limits hold back, as far as is known",
+        doc "age of the oldest timer that its destination's limits hold back, as far as is known",
+        when "it rises: raise the limits, or less must be scheduled";
     Gauge DESTINATION_PARKED = "mtimer_destination_parked_timers" in "timers" by ["group", "app"],
         "Parked timers (about)",
         doc "parked timers; about",

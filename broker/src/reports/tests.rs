@@ -72,6 +72,27 @@ fn a_destination_has_a_line_when_its_state_changes() {
 }
 
 #[test]
+fn what_limits_hold_back_for_long_is_said_and_failures_are_said_first() {
+    let mut reporter = HealthReporter::default();
+    let mut look = |backlog| {
+        let reports = reporter.look(NOW, &figures(Tallies::default(), vec![(dest(1), backlog)]));
+        states(&reports)
+    };
+    let limited = |ms, failures| Backlog {
+        parked: 5,
+        sessions: 1,
+        failures,
+        limited: 1,
+        oldest_limited: Some(NOW - ms),
+        ..Backlog::default()
+    };
+    assert_eq!(look(limited(BEHIND_MS - 1, 0)), []);
+    assert_eq!(look(limited(BEHIND_MS, 0)), [(dest(1), DestinationHealth::Limited)]);
+    assert_eq!(look(limited(BEHIND_MS, FAILURES)), [(dest(1), DestinationHealth::Failing)]);
+    assert_eq!(look(limited(0, 0)), [(dest(1), DestinationHealth::Served)]);
+}
+
+#[test]
 fn handlers_are_not_blamed_while_nothing_is_under_way() {
     assert!(DestinationHealth::why_behind(0).contains("see whether the store answers slowly"));
     assert!(DestinationHealth::why_behind(1).contains("its handlers take less"));

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use mtimer_client::{
-    Bulk, BulkAction, BulkId, Client, ConfiguredDestination, DestinationSettings, Filter, Pause,
-    PauseRequest, Time,
+    Bulk, BulkAction, BulkId, Client, ConfiguredDestination, DeliveryLimits, DestinationSettings, Filter,
+    Pause, PauseRequest, Time,
 };
 use serde_json::{Map, Value, json};
 
@@ -384,6 +384,16 @@ fn object(one: &ConfiguredDestination, now: Time) -> Map<String, Value> {
     object.insert("partitions".to_owned(), one.partitions.into());
     object.insert("partitions_of_cluster".to_owned(), one.of.into());
     object
+}
+
+/// Adds the fields of a pause.
+pub(crate) fn put_limits(object: &mut Map<String, Value>, limits: &DeliveryLimits) {
+    limit::put(object, limits);
+}
+
+/// Limits for people.
+pub(crate) fn limits_shown(limits: &DeliveryLimits) -> String {
+    limit::shown(limits)
 }
 
 /// Adds the fields of a pause.

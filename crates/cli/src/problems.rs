@@ -4,13 +4,20 @@
 
 use std::time::Duration;
 
-use mtimer_client::{MAX_PAUSED_DESTINATIONS, ParkedDestination, PausedDestination, Status};
+use mtimer_client::{
+    Destination, LimitedDestination, MAX_LIMITED_DESTINATIONS, MAX_PAUSED_DESTINATIONS, ParkedDestination,
+    PausedDestination, Status,
+};
 use mtimer_store::counters;
 
+use super::destination;
 use super::output::{Output, Tone, counted, grouped, plain};
 
 /// Timers in memory take so much of the budget, in percent, that it is reported.
 const NEAR_BUDGET: u64 = 90;
+
+/// A destination whose limits have held back a timer for so long, in ms, is a problem.
+const LONG_LIMITED_MS: u64 = 10_000;
 
 /// Destinations, and brokers, that a sentence names.
 const NAMED: usize = 5;
@@ -216,6 +223,7 @@ pub(crate) fn of_status(status: &Status) -> Vec<String> {
             .map(|(value, sentence)| sentence(value, status)),
     );
     problems.extend(paused(status));
+    problems.extend(limited(status));
     let budget = count(status, "memory_budget_bytes");
     let percent = status.loaded_bytes.saturating_mul(100).checked_div(budget).unwrap_or(0);
     if percent >= NEAR_BUDGET {
@@ -226,10 +234,12 @@ pub(crate) fn of_status(status: &Status) -> Vec<String> {
     problems
 }
 
-/// The destinations with parked timers that are not paused.
+/// The destinations with parked timers that neither a pause nor limits hold back.
 fn unpaused(status: &Status) -> impl Iterator<Item = &ParkedDestination> {
-    let paused = &status.paused_destinations;
-    status.parked_destinations.iter().filter(|one| paused.iter().all(|paused| paused.dest != one.dest))
+    let paused = status.paused_destinations.iter().map(|one| &one.dest);
+    let limited = status.limited_destinations.iter().map(|one| &one.dest);
+    let held_back: Vec<&Destination> = paused.chain(limited).collect();
+    status.parked_destinations.iter().filter(move |one| !held_back.contains(&&one.dest))
 }
 
 /// The value of a counter.
@@ -271,7 +281,28 @@ fn paused(status: &Status) -> Option<String> {
     })
 }
 
-/// The destinations with parked timers that are not paused, in brackets; empty if there are none.
+/// The destinations of which their limits have held back a timer for [`LONG_LIMITED_MS`].
+fn limited(status: &Status) -> Option<String> {
+    let long = || status.limited_destinations.iter().filter(|one| one.oldest_ms >= LONG_LIMITED_MS);
+    let name = |one: &LimitedDestination| {
+        let waits = format!("{} due, the oldest for {}", grouped(one.waiting), span(one.oldest_ms));
+        format!("{}: {waits}, limits {}", one.dest, destination::limits_shown(&one.limits))
+    };
+    let count = long().count();
+    let (verb, whose) = if count == 1 { ("is", "its") } else { ("are", "their") };
+    let least = if count == MAX_LIMITED_DESTINATIONS { "at least " } else { "" };
+    (count > 0).then(|| {
+        format!(
+            "{least}{} {verb} held back by {whose} limits ({}): if that is not meant, raise them with \
+             mtimer destination set",
+            counted(count as u64, "destination"),
+            listed(count, long().map(name))
+        )
+    })
+}
+
+/// The destinations with parked timers that neither a pause nor limits hold back, in brackets;
+/// empty if there are none.
 fn parked(status: &Status, which: fn(&ParkedDestination) -> bool) -> String {
     let all = || unpaused(status).filter(|one| which(one));
     let name = |one: &ParkedDestination| format!("{}: {}", one.dest, grouped(one.parked));
@@ -317,7 +348,7 @@ pub(crate) fn lines(problems: &[String], out: Output) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use mtimer_client::Destination;
+    use mtimer_client::DeliveryLimits;
 
     use super::*;
 
@@ -443,6 +474,27 @@ mod tests {
             "{unserved:?}"
         );
         assert_eq!(of(vec![one("b", 1)], 0), [""; 0], "it may take them at once");
+    }
+
+    #[test]
+    fn destinations_at_their_limits_are_named_once_something_has_waited_for_long() {
+        let limited = |app: &str, oldest_ms| LimitedDestination {
+            dest: Destination::new("g", app).expect("a destination"),
+            limits: DeliveryLimits { concurrency: Some(50), rate: None },
+            waiting: 1_200,
+            oldest_ms,
+        };
+        let of = |limited_destinations: Vec<LimitedDestination>| {
+            let one = limited_destinations[0].dest.clone();
+            let parked_destinations = vec![ParkedDestination { dest: one, parked: 1_000, sessions: 0 }];
+            of_status(&Status { limited_destinations, parked_destinations, ..Status::default() })
+        };
+        assert_eq!(of(vec![limited("a", LONG_LIMITED_MS - 1)]), [""; 0]);
+        let words = "1 destination is held back by its limits (g/a: 1,200 due, the oldest for 12s, limits \
+                     50 at a time): if that is not meant, raise them with mtimer destination set";
+        assert_eq!(of(vec![limited("a", 12_000), limited("b", 0)]), [words]);
+        let two = of(vec![limited("a", 12_000), limited("b", 11_000)]);
+        assert!(two[0].starts_with("2 destinations are held back by their limits (g/a: "), "{two:?}");
     }
 
     #[test]

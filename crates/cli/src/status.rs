@@ -1,7 +1,7 @@
 //! `mtimer status`: a broker's state in numbers.
 
 use clap::Args;
-use mtimer_client::{Client, ParkedDestination, PausedDestination};
+use mtimer_client::{Client, LimitedDestination, ParkedDestination, PausedDestination};
 use serde_json::{Map, Value, json};
 
 use super::args::ClientArgs;
@@ -88,6 +88,7 @@ impl StatusCommand {
             put("problems", json!(problems));
             put("parked_destinations", status.parked_destinations.iter().map(parked_object).collect());
             put("paused_destinations", status.paused_destinations.iter().map(paused_object).collect());
+            put("limited_destinations", status.limited_destinations.iter().map(limited_object).collect());
             put("lost_brokers", status.lost_brokers.iter().map(lost_object).collect());
             put("unreached_leaders", status.unreached_leaders.iter().map(unreached_object).collect());
             put("counters", status.counters.into_iter().map(|(name, n)| (name, json!(n))).collect());
@@ -124,6 +125,16 @@ fn paused_object(one: &PausedDestination) -> Value {
     object.insert("group".to_owned(), one.dest.group().into());
     object.insert("app".to_owned(), one.dest.app().into());
     destination::put_pause(&mut object, &one.pause);
+    object.into()
+}
+
+fn limited_object(one: &LimitedDestination) -> Value {
+    let mut object = Map::new();
+    object.insert("group".to_owned(), one.dest.group().into());
+    object.insert("app".to_owned(), one.dest.app().into());
+    object.insert("waiting".to_owned(), one.waiting.into());
+    object.insert("oldest_ms".to_owned(), one.oldest_ms.into());
+    destination::put_limits(&mut object, &one.limits);
     object.into()
 }
 

@@ -232,13 +232,18 @@ pub struct Backlog {
     pub sessions: u64,
     /// Failed attempts since this broker stored the last acknowledgement.
     pub failures: u64,
-    /// When the oldest that waits or is parked was due; of those that a former owner has parked,
-    /// not before this broker took the partition over or read them.
+    /// When the oldest that waits or is parked was due, if neither a pause nor limits hold it back;
+    /// of those that a former owner has parked, not before this broker took the partition over or
+    /// read them.
     pub oldest: Option<Time>,
-    /// The same of a destination that is paused: it is not in `oldest`.
+    /// The same of a destination that is paused.
     pub oldest_paused: Option<Time>,
+    /// The same of one that is held back by its limits alone.
+    pub oldest_limited: Option<Time>,
     /// It is paused. Of several together: so many are.
     pub paused: u64,
+    /// Its limits alone hold back what is due. Of several together: those of so many do.
+    pub limited: u64,
 }
 
 impl Backlog {
@@ -249,9 +254,12 @@ impl Backlog {
         self.in_flight += other.in_flight;
         self.sessions += other.sessions;
         self.failures += other.failures;
-        self.oldest = [self.oldest, other.oldest].into_iter().flatten().min();
-        self.oldest_paused = [self.oldest_paused, other.oldest_paused].into_iter().flatten().min();
+        let older = |a: Option<Time>, b: Option<Time>| [a, b].into_iter().flatten().min();
+        self.oldest = older(self.oldest, other.oldest);
+        self.oldest_paused = older(self.oldest_paused, other.oldest_paused);
+        self.oldest_limited = older(self.oldest_limited, other.oldest_limited);
         self.paused += other.paused;
+        self.limited += other.limited;
     }
 }
 

@@ -36,5 +36,6 @@ pub use query::{
 };
 pub use request::Request;
 pub use status::{
-    MAX_PARKED_DESTINATIONS, MAX_PAUSED_DESTINATIONS, ParkedDestination, PausedDestination, Status,
+    LimitedDestination, MAX_LIMITED_DESTINATIONS, MAX_PARKED_DESTINATIONS, MAX_PAUSED_DESTINATIONS,
+    ParkedDestination, PausedDestination, Status,
 };

@@ -1,7 +1,7 @@
 //! A broker's state in numbers.
 
 use mtimer_types::limits::MAX_BROKERS;
-use mtimer_types::{Destination, Pause};
+use mtimer_types::{DeliveryLimits, Destination, Pause};
 use serde::{Deserialize, Serialize};
 
 use crate::bounded::at_most;
@@ -12,6 +12,8 @@ const MAX_COUNTERS: usize = 1_000;
 pub const MAX_PARKED_DESTINATIONS: usize = 10;
 /// Most paused destinations that a status names.
 pub const MAX_PAUSED_DESTINATIONS: usize = 10;
+/// Most destinations that their limits hold back that a status names.
+pub const MAX_LIMITED_DESTINATIONS: usize = 10;
 
 /// A broker's state in numbers.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -60,6 +62,10 @@ pub struct Status {
     /// [`MAX_PAUSED_DESTINATIONS`].
     #[serde(deserialize_with = "at_most::<MAX_PAUSED_DESTINATIONS, _, _>")]
     pub paused_destinations: Vec<PausedDestination>,
+    /// Destinations of which their limits alone hold back what is due, those whose timers have
+    /// waited for longest first; at most [`MAX_LIMITED_DESTINATIONS`].
+    #[serde(deserialize_with = "at_most::<MAX_LIMITED_DESTINATIONS, _, _>")]
+    pub limited_destinations: Vec<LimitedDestination>,
 }
 
 /// A destination with parked timers.
@@ -82,4 +88,17 @@ pub struct PausedDestination {
     pub version: u64,
     /// The pause.
     pub pause: Pause,
+}
+
+/// A destination of which its limits alone hold back what is due.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LimitedDestination {
+    /// Which.
+    pub dest: Destination,
+    /// The limits.
+    pub limits: DeliveryLimits,
+    /// Its timers that are due and wait; about.
+    pub waiting: u64,
+    /// For how long the oldest of them has waited, ms.
+    pub oldest_ms: u64,
 }

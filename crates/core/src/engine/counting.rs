@@ -9,13 +9,15 @@
 use std::cmp::Reverse;
 
 use mtimer_protocol::{
-    BrokerLoad, BrokerView, ClientView, MAX_CLIENT_VIEWS, MAX_PARKED_DESTINATIONS, MAX_PAUSED_DESTINATIONS,
-    ParkedDestination, PartitionView, PausedDestination, QueryAnswer, Status,
+    BrokerLoad, BrokerView, ClientView, LimitedDestination, MAX_CLIENT_VIEWS, MAX_LIMITED_DESTINATIONS,
+    MAX_PARKED_DESTINATIONS, MAX_PAUSED_DESTINATIONS, ParkedDestination, PartitionView, PausedDestination,
+    QueryAnswer, Status,
 };
 use mtimer_store::Census;
 
 use super::Engine;
 use super::counts::{About, Asker, CountedPartition, CountingRun};
+use super::destination::HeldBack;
 use super::partition::OwnedPartition;
 use super::questions::QueryPart;
 use super::table::EntryState;
@@ -41,12 +43,12 @@ impl Engine {
             }
         }
         if let Some(count) = self.counting.finish(now.mono_ms) {
-            self.answer_count(count);
+            self.answer_count(now, count);
         }
     }
 
-    fn answer_count(&mut self, count: CountingRun) {
-        let status = count.is_wanted(About::Status).then(|| self.status_of(&count.rows));
+    fn answer_count(&mut self, now: Now, count: CountingRun) {
+        let status = count.is_wanted(About::Status).then(|| self.status_of(now, &count.rows));
         let view = count.is_wanted(About::Broker).then(|| self.view_of(&count.rows));
         if count.wants_stored {
             let stored = StoredSum::of(&count.rows);
@@ -63,7 +65,7 @@ impl Engine {
         }
     }
 
-    fn status_of(&self, rows: &[CountedPartition]) -> Status {
+    fn status_of(&self, now: Now, rows: &[CountedPartition]) -> Status {
         let (loaded, loaded_bytes) = self.memory();
         let StoredSum { census: stored, unknown, age_ms } = StoredSum::of(rows);
         let mut status = Status {
@@ -83,6 +85,7 @@ impl Engine {
             residue: stored.residue,
             parked_destinations: self.parked_destinations(),
             paused_destinations: self.paused_destinations(),
+            limited_destinations: self.limited_destinations(now),
             lost_brokers: Vec::new(),
             unreached_leaders: Vec::new(),
         };
@@ -121,6 +124,25 @@ impl Engine {
             Some(PausedDestination { dest: row.dest.clone(), version: row.version, pause })
         });
         named.collect()
+    }
+
+    /// The destinations that their limits hold back, those whose timers have waited for longest
+    /// first.
+    fn limited_destinations(&self, now: Now) -> Vec<LimitedDestination> {
+        let held_back = self.roster.dests().filter(|(_, dest)| dest.held_back() == Some(HeldBack::Limited));
+        let shown = held_back.map(|(ix, dest)| {
+            let backlog = self.backlog(ix);
+            LimitedDestination {
+                dest: dest.name().clone(),
+                limits: dest.limit.limits(),
+                waiting: backlog.waiting + backlog.parked,
+                oldest_ms: backlog.oldest_limited.map_or(0, |due| now.time.ms_since(due)),
+            }
+        });
+        let mut all: Vec<_> = shown.collect();
+        all.sort_by(|a, b| b.oldest_ms.cmp(&a.oldest_ms).then_with(|| a.dest.cmp(&b.dest)));
+        all.truncate(MAX_LIMITED_DESTINATIONS);
+        all
     }
 
     fn view_of(&self, rows: &[CountedPartition]) -> BrokerView {

@@ -18,6 +18,15 @@ use super::policies::Policies;
 use super::policy::Policy;
 use super::ready::ReadyQueue;
 
+/// What alone holds back timers of a destination that are due.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum HeldBack {
+    /// Somebody has paused it.
+    Paused,
+    /// Its limits: there is credit for them.
+    Limited,
+}
+
 /// A destination that has members, timers in memory, or parked timers.
 #[derive(Debug)]
 pub(super) struct Dest {
@@ -92,6 +101,15 @@ impl Dest {
     /// Whether timers wait for credit, or would come back from the park for it.
     pub(super) fn awaits_credit(&self) -> bool {
         !self.ready.is_empty() || !self.parks.is_empty() || self.parks.returning() > 0
+    }
+
+    /// What holds back its due timers, if it is not for want of credit.
+    pub(super) fn held_back(&self) -> Option<HeldBack> {
+        if self.policy.is_paused() {
+            Some(HeldBack::Paused)
+        } else {
+            self.limit.is_scarce().then_some(HeldBack::Limited)
+        }
     }
 
     fn is_unused(&self) -> bool {

@@ -7,6 +7,7 @@ use mtimer_store::BulkEnd;
 use mtimer_types::{BulkId, Time, TimerId};
 
 use super::Engine;
+use super::destination::HeldBack;
 use super::destination_members::DestIx;
 use crate::figures::{Backlog, BulkFigure, Figures};
 
@@ -81,9 +82,9 @@ impl Engine {
     }
 
     /// The backlog of a destination, without the timers that wait for a claim.
-    fn backlog(&self, ix: DestIx) -> Backlog {
+    pub(super) fn backlog(&self, ix: DestIx) -> Backlog {
         let dest = self.roster.dest(ix);
-        let is_paused = dest.policy.is_paused();
+        let held_back = dest.held_back();
         let oldest = [self.first_ready(ix), dest.parks.oldest()].into_iter().flatten().min();
         Backlog {
             pending: dest.pending(),
@@ -92,9 +93,11 @@ impl Engine {
             in_flight: self.roster.outstanding(ix) as u64,
             sessions: self.roster.members(ix) as u64,
             failures: dest.failures(),
-            oldest: oldest.filter(|_| !is_paused),
-            oldest_paused: oldest.filter(|_| is_paused),
-            paused: u64::from(is_paused),
+            oldest: oldest.filter(|_| held_back.is_none()),
+            oldest_paused: oldest.filter(|_| held_back == Some(HeldBack::Paused)),
+            oldest_limited: oldest.filter(|_| held_back == Some(HeldBack::Limited)),
+            paused: u64::from(held_back == Some(HeldBack::Paused)),
+            limited: u64::from(held_back == Some(HeldBack::Limited)),
         }
     }
 

@@ -85,6 +85,11 @@ impl Limit {
         !self.limits.is_none()
     }
 
+    /// The limits.
+    pub(super) fn limits(&self) -> DeliveryLimits {
+        self.limits
+    }
+
     /// Whether something is to be done for it later.
     pub(super) fn is_busy(&self) -> bool {
         self.wake.is_some()

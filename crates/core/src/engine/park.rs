@@ -145,7 +145,8 @@ impl Engine {
         let dest = self.roster.dest_ix(dest);
         let oldest = page.rows.iter().map(Record::late_from).min();
         let classes = classes_of(&page.rows);
-        let resumed = self.roster.dest(dest).policy.resumed();
+        let d = self.roster.dest(dest);
+        let (resumed, is_limited) = (d.policy.resumed(), d.limit.is_scarce());
         let mut coming = 0;
         for mut record in page.rows {
             let id = record.timer.id;
@@ -159,7 +160,11 @@ impl Engine {
             let (covered, take, waited) = (false, TakeState::NotAsked, None);
             let mut entry = TimerEntry { record, dest, fire, covered, take, waited, state };
             let was_paused = resumed >= Some(entry.record.late_from());
-            entry.has_waited_for(if was_paused { LateCause::Paused } else { LateCause::Parked });
+            entry.has_waited_for(match (was_paused, is_limited) {
+                (true, _) => LateCause::Paused,
+                (false, true) => LateCause::Limited,
+                (false, false) => LateCause::Parked,
+            });
             p.table.insert(entry);
             self.roster.dest_mut(dest).enter();
             coming += 1;

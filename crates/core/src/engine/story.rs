@@ -8,6 +8,7 @@ use mtimer_types::story::LATE_MS;
 use mtimer_types::{LateCause, Mode};
 
 use super::Engine;
+use super::destination::HeldBack;
 use super::lateness::not_read;
 use super::partition::OwnedPartition;
 use super::table::EntryState;
@@ -59,12 +60,10 @@ impl Engine {
         };
         let dest = self.roster.find_dest(&record.timer.dest).filter(|_| of_dest);
         let Some(dest) = dest.map(|ix| self.roster.dest(ix)) else { return Some(cause) };
-        Some(if dest.policy.is_paused() {
-            LateCause::Paused
-        } else if dest.limit.is_scarce() {
-            LateCause::Limited
-        } else {
-            cause
+        Some(match dest.held_back() {
+            Some(HeldBack::Paused) => LateCause::Paused,
+            Some(HeldBack::Limited) => LateCause::Limited,
+            None => cause,
         })
     }
 

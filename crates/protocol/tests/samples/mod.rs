@@ -381,6 +381,12 @@ fn answers() -> Vec<(&'static str, ServerMessage)> {
             version: 18,
             pause: settings().pause.unwrap(),
         }],
+        limited_destinations: vec![LimitedDestination {
+            dest: dest(),
+            limits: settings().limits,
+            waiting: 19,
+            oldest_ms: 20,
+        }],
     };
     vec![
         ("answer-none", answer(QueryAnswer::Timer(None))),

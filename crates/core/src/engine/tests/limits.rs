@@ -136,6 +136,34 @@ fn starts_keep_to_the_rate_and_what_waits_says_so() {
 }
 
 #[test]
+fn what_limits_hold_back_is_told_apart_from_what_is_overdue() {
+    let mut rig = rig(limits(Some(1), None));
+    let backlog = |rig: &Rig| rig.engine.figures(1).top[0].1;
+    schedule(&mut rig, 3);
+    rig.run(20);
+    let (_, first) = rig.take_deliveries().remove(0);
+    let held_back = backlog(&rig);
+    assert_eq!((held_back.limited, held_back.oldest), (1, None));
+    assert_eq!(held_back.waiting + held_back.parked, 2);
+    let since = held_back.oldest_limited.unwrap();
+    rig.session(1, SessionEvent::Query { corr: 9, query: Query::Status });
+    rig.run(2);
+    let status = rig.sent.iter().find_map(|(_, message)| match message {
+        ServerMessage::Answer { corr: 9, answer: QueryAnswer::Status(status) } => Some(status),
+        _ => None,
+    });
+    let told = &status.unwrap().limited_destinations[0];
+    assert_eq!((&told.dest, told.limits, told.waiting), (&dest("a"), limits(Some(1), None), 2));
+    assert!((20..=22).contains(&told.oldest_ms), "{told:?}");
+    // With no client at all it is not for the limits that they wait.
+    rig.settle(1, &first, HandlerOutcome::Ok);
+    rig.session(1, SessionEvent::Closed);
+    rig.run(10);
+    let overdue = backlog(&rig);
+    assert_eq!((overdue.limited, overdue.oldest_limited, overdue.oldest), (0, None, Some(since)));
+}
+
+#[test]
 fn at_most_once_timers_keep_to_both_limits() {
     let mut rig = rig(limits(Some(3), Some((1_000, 50))));
     for _ in 0..30 {

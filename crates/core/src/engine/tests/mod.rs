@@ -29,6 +29,7 @@ mod registrations;
 mod requests;
 mod returning;
 mod roster;
+mod rules_in_order;
 mod settle;
 mod stopping;
 mod story;
